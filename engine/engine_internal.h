@@ -118,7 +118,8 @@ void sl_engine_end(sl_engine *e);
 // sl_engine_claim and sl_engine_begin; sl_engine_end and sl_engine_release. After an error sl_engine_leave is not called.
 int sl_engine_enter(sl_engine *e, sl_error *err);
 void sl_engine_leave(sl_engine *e);
-// Appends, to a text, of how many weights prefills round the inputs (sl_inputs), because bits depend on it; nothing if of none.
+// Appends to a text how many weights have inputs that prefills round (sl_inputs), because bits depend on it. Appends nothing if
+// no weight has.
 void sl_engine_append_inputs(const sl_engine *e, char *buf, size_t size);
 // Calls the log callback with a line. The format is as in printf.
 __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, const char *format, ...);

@@ -12,7 +12,9 @@ enum {
     DEFAULT_CHUNK = 512,
     DEFAULT_DEVICE_CHUNK = 2048,
     DEFAULT_OFFLOADED_CHUNK = 16384, // rows in host memory: every chunk streams all rows before it
-    RESERVE_BYTES = 192 << 20        // on a GPU also for a part of a packed weight, and for rows of fp8 (SL_WIDE, prefill_fp8.c)
+    // What a backend allocates itself. A GPU needs scratch memory for a part of a packed weight (SL_WIDE) and for rows of fp8
+    // (prefill_fp8.c).
+    RESERVE_BYTES = 192 << 20
 };
 
 // ---- K and V in the backend's memory ----

@@ -55,9 +55,9 @@ template <int DIM> __device__ __forceinline__ const float *scale_of_pool(const b
     return scale_of_block<DIM>(blocks, row / SL_PAGE, row % SL_PAGE);
 }
 
-// A pair of fp8 numbers as a pair of bf16. bits: the numbers without signs at the places of bf16's exponent and mantissa, where
-// they are the numbers times 2^-120, also if subnormal. signs: at bf16's place. Other bits of both may be anything, except bits
-// of `signs` outside the mask of `bits`.
+// A pair of fp8 numbers as a pair of bf16. bits: the numbers without signs, at the places of bf16's exponent and mantissa.
+// There they are the numbers times 2^-120, also if subnormal. signs: the signs, at bf16's place. `bits` may have other bits
+// outside the mask, and `signs` inside it.
 __device__ __forceinline__ uint32_t widen_spread_fp8(uint32_t bits, uint32_t signs) {
     const uint32_t mask = 0x07f007f0u, raised = 0x7b807b80u; // 2^120
     uint32_t x;

@@ -1,5 +1,5 @@
-// backend/cuda/bulk_copy.cuh - copies from device memory to ring stages in shared memory: with the bulk copy engine of sm_90, or
-// by a warp before it. Both end on a barrier (barrier.cuh).
+// backend/cuda/bulk_copy.cuh - copies from device memory to ring stages in shared memory: with the bulk copy engine of sm_90,
+// or, before sm_90, by a warp. A barrier (barrier.cuh) says when the copies have ended.
 #ifndef SLEIGH_CUDA_BULK_COPY_CUH
 #define SLEIGH_CUDA_BULK_COPY_CUH
 

@@ -149,6 +149,9 @@ typedef struct sl_cuda_product {
 void sl_cuda_gemm(sl_cuda *c, const sl_cuda_product *product);
 // 1: sl_cuda_gemm computes this product of fp8 on this GPU with this cuBLASLt.
 int sl_cuda_gemm_takes_fp8(sl_cuda *c, sl_gemm_scales scales, int n_out, int n_in, int is_fp32);
+// The address of an output; how many rows of n_in numbers fit into `size` bytes, a multiple of 256.
+char *sl_cuda_output_at(const sl_cuda_product *p, size_t row, int col);
+int sl_cuda_rows_that_fit(size_t size, int n_in, size_t number_size);
 int sl_cuda_gemm_init(sl_cuda *c, sl_error *err);
 void sl_cuda_gemm_free(sl_cuda *c);
 
@@ -159,9 +162,6 @@ void sl_cuda_gemm_free(sl_cuda *c);
 // c->rounded if it is needed.
 int sl_cuda_settle_inputs(sl_cuda *c, sl_weight *const *weights, int n, sl_error *err);
 void sl_cuda_prefill_fp8(sl_cuda *c, const sl_weight *w, const sl_cuda_product *product); // product: the bf16 one
-// The address of an output; how many rows of n_in numbers fit into `size` bytes, a multiple of 256.
-char *sl_cuda_output_at(const sl_cuda_product *p, size_t row, int col);
-int sl_cuda_rows_that_fit(size_t size, int n_in, size_t number_size);
 
 // ---- cuda_sampling.c ----
 void sl_cuda_sample_rows(const sl_backend *be, const float *logits, const sl_row *rows, const sl_sampling *const *sampling,

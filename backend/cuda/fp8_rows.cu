@@ -8,8 +8,8 @@ namespace {
 
 enum { VEC = 8, MOST_THREADS = 1024, MOST_VECTORS = 8, GROUP = 128 };
 
-// The larger of two pairs of 16-bit numbers. As integers, sizes of bf16 numbers have the order of the numbers, with infinity
-// and then NaN as the largest.
+// The larger of two pairs of 16-bit numbers. As integers, the bits of sizes in bf16 have the order of the sizes. Infinity is
+// larger than all numbers, and NaN is larger than infinity.
 __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
     return __vmaxu2(a, b);
 }

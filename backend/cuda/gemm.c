@@ -153,6 +153,17 @@ void sl_cuda_gemm(sl_cuda *c, const sl_cuda_product *a) {
     free_layouts(l);
 }
 
+int sl_cuda_rows_that_fit(size_t size, int n_in, size_t number_size) {
+    enum { MULTIPLE = 256 };
+    int most = (int)(size / number_size / n_in / MULTIPLE * MULTIPLE);
+    SL_CHECK(most > 0);
+    return most;
+}
+
+char *sl_cuda_output_at(const sl_cuda_product *p, size_t row, int col) {
+    return (char *)p->out + (row * p->out_stride + col) * (p->is_fp32 ? sizeof(float) : sizeof(bf16));
+}
+
 int sl_cuda_gemm_init(sl_cuda *c, sl_error *err) {
     int rc = sl_cuda_check(cudaMalloc(&c->lt_workspace, SL_LT_WORKSPACE), "cuBLASLt's workspace", err);
     if (!rc && cublasLtCreate(&c->lt) != CUBLAS_STATUS_SUCCESS)

@@ -190,9 +190,9 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
     float4 *parts = (float4 *)(shared + WARPS * STAGES * STAGE);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int n_chunks = (p.n_in + CHUNK - 1) / CHUNK;
-    const int begin = n_tiles * blockIdx.x / gridDim.x, end = n_tiles * (blockIdx.x + 1) / gridDim.x;
+    const tile_range tiles(n_tiles);
 
-    ring<END> weights(p, shared + warp * STAGES * STAGE, warp, lane, n_chunks, begin, end);
+    ring<END> weights(p, shared + warp * STAGES * STAGE, warp, lane, n_chunks, tiles.begin, tiles.end);
     for (int s = 0; s < STAGES; s++) weights.fetch();
     sl_start_next(); // the rings of the next kernel fill while this kernel computes
     sl_wait_previous();
@@ -207,8 +207,8 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
     if (END != SL_LINEAR_ADD) find_factors<WARPS>(p, warp, lane, factor);
     const int32_t page = has_row ? __ldcg(pages + position / SL_PAGE) : 0;
 
-    for (int tile = begin; tile < end; tile += TILES) {
-        const int n = min(TILES, end - tile);
+    for (int tile = tiles.begin; tile < tiles.end; tile += TILES) {
+        const int n = min(TILES, tiles.end - tile);
         float2 before[NT][2] = {};
 #pragma unroll
         for (int c = 0; c < 2 * NT; c++) {

@@ -162,6 +162,12 @@ __device__ __forceinline__ void end_tile(const sl_cuda_linear &p, int tile, int 
     }
 }
 
+// The tiles [begin, end) of this thread block.
+struct tile_range {
+    int begin, end;
+    __device__ tile_range(int n_tiles) : begin(n_tiles * blockIdx.x / gridDim.x), end(n_tiles * (blockIdx.x + 1) / gridDim.x) {}
+};
+
 // Checks the matrix, and calls with_ending(its ending as a constant).
 template <typename Fn> void by_ending(const sl_cuda_linear &p, Fn with_ending) {
     static_assert((int)TILE == (int)SL_NORM_TILE, "a tile of the matrix has one partial sum of the norm");

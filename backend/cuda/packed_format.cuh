@@ -11,6 +11,8 @@
 
 namespace {
 
+enum { PIECE_ROWS = SL_PIECE_ROWS, PIECE_COLS = SL_PIECE_COLS };
+
 __device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) { // x & mask | bits in one instruction
     uint32_t y;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));

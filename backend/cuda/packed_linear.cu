@@ -32,8 +32,6 @@ namespace {
 enum {
     FINISHERS = 3, // warps
     MOST_STAGES = 8,
-    PIECE_ROWS = SL_PIECE_ROWS,
-    PIECE_COLS = SL_PIECE_COLS,
     FINISHER_BARRIER = 1, // a barrier of the hardware; 0 is __syncthreads
 };
 
@@ -47,14 +45,14 @@ template <sl_format F, int SCALES, int ROWS> struct sizes {
         WORDS = packing<F>::WORDS,
         PIECE = 512 * WORDS,
         PP = ROWS == 1 && F == SL_INT4 ? 2 : 1, // steps of a stage
-        STAGE_PIECES = PP * SL_LEAVES,          // of 8 rows
+        STAGE_PIECES = PP * SL_LEAVES,          // pieces of 8 rows in a stage
         SCALE_ROWS = 4 * PIECE_ROWS * SCALES,   // the scales of 8 rows and a piece
         HALF = STAGE_PIECES * PIECE,
         SCALE_HALF = STAGE_PIECES * SCALE_ROWS,
         STAGE = 2 * (HALF + SCALE_HALF),
         BLOCKS = ROWS > 8 ? 2 : 1,  // of 8 rows of x
-        LANES = ROWS == 1 ? 4 : 32, // that hold numbers of x
-        VECTORS = STEPS * BLOCKS,   // of 16 bytes of such a lane, for a piece of x
+        LANES = ROWS == 1 ? 4 : 32, // lanes that hold numbers of x
+        VECTORS = STEPS * BLOCKS,   // reads of 16 bytes by one of these lanes, for a piece of x
         X_PIECE = VECTORS * LANES * 16,
         X_STEP = OWN * X_PIECE,                                        // of a consumer
         AT_ONCE = ROWS == 1 ? 8 : 1,                                   // steps of x that a warp copies together
@@ -73,12 +71,6 @@ struct block_shared {
     uint64_t full[MOST_STAGES], empty[MOST_STAGES], parts_full[2], parts_empty[2];
     size_t kv_row[SL_PACKED_ROWS];
     float factor[SL_PACKED_ROWS];
-};
-
-// The tiles [begin, end) of this thread block.
-struct tile_range {
-    int begin, end;
-    __device__ tile_range(int n_tiles) : begin(n_tiles * blockIdx.x / gridDim.x), end(n_tiles * (blockIdx.x + 1) / gridDim.x) {}
 };
 
 __device__ __forceinline__ int steps_of(const sl_cuda_linear &p) {
@@ -396,12 +388,12 @@ __device__ __forceinline__ void finish(const sl_cuda_linear &p, const layout &l,
 //
 // Needs: x 16-byte aligned, n_in a multiple of 8; with RoPE head_dim a multiple of 16.
 // Bytes: W and its scales once from device memory. x once from L2, or once per TILES tiles where it does not fit.
-// Rate: the 128 matrices of the layers of Llama-3.1-8B, with the norms between them, take as one graph, in multiples of the
-// time of their bytes for 1, 8 and 16 rows: int4 in groups of 128 1.80, 2.00, 2.64 (1.47, 1.63, 2.15 ms), in groups of 32 1.64,
-// 1.79, 2.30; fp8 1.33, 1.39, 1.74 (2.05, 2.14, 2.67 ms; H200, 30 November 2026). results/quantised.md says what is missing.
+// Rate: `sleigh bench decode --load-format dummy` of Llama-3.1-8B: the linear layers of a step take 1.61, 1.77 and 2.26 ms for
+// 1, 8 and 16 rows with int4, and 2.37 and 3.11 ms for 1 and 16 rows with fp8 (H200, 30 November 2026). results/quantised.md
+// compares these times with the time of the bytes, and says what is missing.
 // Reduction order: leaf l has the pieces [n l / 16, n (l + 1) / 16) of the n pieces of a row. A leaf adds its pieces in order.
-// Within a piece an instruction adds 16 products to a running sum, one for each scale; with one scale there is a sum for every
-// second 32 columns, which are then added. Leaves are added as a binary tree: 0 + 1, 2 + 3, ...
+// Within a piece an instruction adds 16 products to a running sum. Each scale has a running sum. A piece with one scale has
+// two: for its even and for its odd 32 columns; they are added at the end. Leaves are added as a binary tree: 0 + 1, 2 + 3, ...
 // The order depends on n_in and the group size only, so other rows of x, and the place of a row in x, do not change the bits
 // of the row.
 template <sl_linear_end END, sl_format F, int SCALES, int ROWS>

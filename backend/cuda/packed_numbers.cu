@@ -5,8 +5,6 @@
 
 namespace {
 
-enum { PIECE_ROWS = SL_PIECE_ROWS, PIECE_COLS = SL_PIECE_COLS };
-
 // The numbers of columns 32 u + 8 t to 32 u + 8 t + 7 of row `row`, from piece `piece`, lane t of the row.
 template <sl_format F>
 __device__ void numbers(const char *data, const float *scale, const sl_cuda_packing &k, int row, int piece, int u, int t,

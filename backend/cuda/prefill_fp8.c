@@ -25,17 +25,6 @@ enum {
     BYTES = TAIL_AT + TAIL_ROWS * MOST_OUTPUTS * (int)sizeof(float),
 };
 
-int sl_cuda_rows_that_fit(size_t size, int n_in, size_t number_size) {
-    enum { MULTIPLE = 256 };
-    int most = (int)(size / number_size / n_in / MULTIPLE * MULTIPLE);
-    SL_CHECK(most > 0);
-    return most;
-}
-
-char *sl_cuda_output_at(const sl_cuda_product *p, size_t row, int col) {
-    return (char *)p->out + (row * p->out_stride + col) * (p->is_fp32 ? sizeof(float) : sizeof(bf16));
-}
-
 // ---- which weights ----
 
 static sl_gemm_scales scales_of(sl_inputs inputs) {

@@ -23,7 +23,7 @@ void *gpu_zero(size_t size);                            // filled with 0
 void *gpu_copy(const void *data, size_t size);          // a device copy of host memory
 void gpu_read(void *to, const void *from, size_t size); // device to host; waits for all work first
 enum { GPU_GUARD = 64 };                                // bytes after an output that must keep the 0xFF of gpu_new
-void *gpu_read_guarded(const void *from, size_t size);  // reads to new memory, and checks the GPU_GUARD bytes behind
+void *gpu_read_guarded(const void *from, size_t size);  // copies to new memory, and checks the GPU_GUARD bytes after the output
 void gpu_sync(const char *what);                        // waits for all work; fails the case on an error since the last call
 #else
 #define GPU_CASE(NAME, FN)                                                                                                     \
