@@ -50,6 +50,25 @@ static void start(void) {
     FUZZ_CHECK(!http_server_new(&o, &h, &server, &err), err.message);
 }
 
+// poll() that goes on after a signal: the fuzzer's alarm interrupts the calls of this thread.
+static int wait_for(int fd, short events, int ms) {
+    struct pollfd p = {.fd = fd, .events = events};
+    int n;
+    while ((n = poll(&p, 1, ms)) < 0 && errno == EINTR) continue;
+    return n;
+}
+
+// An interrupted connect() goes on by itself; SO_ERROR holds its result once the socket is writable.
+static int connect_to(int fd, const struct sockaddr_in *to) {
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (!connect(fd, (const struct sockaddr *)to, sizeof *to)) return 0;
+    if (errno != EINTR) return -1;
+    if (wait_for(fd, POLLOUT, 10000) != 1 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size)) return -1;
+    errno = error;
+    return error ? -1 : 0;
+}
+
 // Each connection has another loopback address, because the ports of one address stay in TIME_WAIT for a minute.
 static int open_client(void) {
     static uint32_t n_opened;
@@ -59,15 +78,14 @@ static int open_client(void) {
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 256 * (1 + n_opened++ % 50000));
     FUZZ_CHECK(fd >= 0 && !bind(fd, (const struct sockaddr *)&from, sizeof from), strerror(errno));
-    FUZZ_CHECK(!connect(fd, (const struct sockaddr *)&to, sizeof to), strerror(errno));
+    FUZZ_CHECK(!connect_to(fd, &to), strerror(errno));
     return fd;
 }
 
 // Reads what comes within so many milliseconds. 1: the server has closed the connection.
 static int drain(int fd, int ms) {
     char bytes[4096];
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    while (poll(&p, 1, ms) > 0)
+    while (wait_for(fd, POLLIN, ms) > 0)
         if (recv(fd, bytes, sizeof bytes, 0) <= 0) return 1;
     return 0;
 }
