@@ -37,12 +37,10 @@ PIC      := -fPIC -fvisibility=hidden
 # No contraction and no fast-math: equal inputs give equal bits (README).
 CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -ffp-contract=off $(PIC) $(OPT)
 CXXFLAGS := -std=c++17 -Wall -Wextra -Werror $(PIC) $(OPT)
-LDLIBS   := -ljansson -lpcre2-8 -lsentencepiece -lopenblas -lstdc++ -ldl -lm -lpthread
+LDLIBS   := -ljansson -lpcre2-8 -lsentencepiece -lstdc++ -ldl -lm -lpthread
 CLI_LIBS := -lmicrohttpd -ledit
 ifdef PORTABLE # Debian has no static SentencePiece, so its library is copied next to the binary
-# A weak reference takes no file out of an archive, so -u names the functions of OpenBLAS that Sleigh calls if they exist.
-LDLIBS   := -Wl,-uopenblas_set_num_threads,-uopenblas_get_config,-uopenblas_get_corename -Wl,-Bstatic -ljansson -lpcre2-8 \
-    -lopenblas -lgfortran -lquadmath -Wl,-Bdynamic -lsentencepiece \
+LDLIBS   := -Wl,-Bstatic -ljansson -lpcre2-8 -Wl,-Bdynamic -lsentencepiece \
     -Wl,-rpath,'$$ORIGIN' -lstdc++ -ldl -lm -lpthread
 CLI_LIBS := -Wl,-Bstatic -lmicrohttpd -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic
 CPPFLAGS += -DSLEIGH_NO_TLS
@@ -135,7 +133,7 @@ test: ## install packages, build, and run the whole test suite
 
 # Runs as many cases at a time as there are cores. Waiting threads must sleep, because busy waiting would slow down the other cases.
 check: all venv ## build and run the test suite
-	@env SLEIGH_BIN=$(BUILD)/sleigh OMP_WAIT_POLICY=passive $$(scripts/openblas_core.sh $(BUILD)/sleigh) $(BUILD)/sleigh-test -j $$(nproc)
+	@env SLEIGH_BIN=$(BUILD)/sleigh OMP_WAIT_POLICY=passive $(BUILD)/sleigh-test -j $$(nproc)
 
 bench: $(BUILD)/sleigh ## measure prefill and decode of the embedded model at 8k and 32k tokens, on 2 threads
 	@$(PYTHON) scripts/measure/bench_cpu.py --sleigh $(BUILD)/sleigh

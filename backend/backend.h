@@ -4,11 +4,9 @@
 // bf16 on CUDA. There are two kinds of linear layer:
 //   decode   takes any number of rows. The reduction order of a row does not depend on the other rows. So a row has equal bits
 //            in every batch.
-//   prefill  on the CPU calls a BLAS on panels of a fixed number of rows. The place of a token in its panel is its position
-//            modulo the panel size. A BLAS may sum the rows of a panel in different orders (OpenBLAS's Haswell kernels do), so
-//            a token needs a fixed place to have equal bits in a whole prompt and in chunks. Another core type of OpenBLAS
-//            (OPENBLAS_CORETYPE) gives other bits. On CUDA it calls cuBLASLt. The algorithm for a matrix does not depend on the
-//            number of rows.
+//   prefill  is for many rows and sums in another order. On the CPU the order does not depend on the other rows either, and it
+//            is the same with AVX2 and AVX-512 (backend/cpu/cpu_ops.h). On CUDA prefill calls cuBLASLt. The algorithm for a
+//            matrix does not depend on the number of rows.
 //
 // Operations read and write the backend's memory: host memory on the CPU, device memory on CUDA. On CUDA the functions queue
 // the operations in order and return before the operations have run. finish() waits for all queued operations and returns the
@@ -52,7 +50,6 @@ typedef struct sl_qkv {
     int n_rows, first;          // queries are computed for rows [first, n_rows) only
     sl_normed x;                // [n_rows][hidden]
     const sl_row *rows;         // [n_rows]
-    int position;               // of row 0; row i has position + i (prefill only)
     sl_linear_mode mode;
     const sl_rope *rope;
     int n_heads, n_kv_heads;
@@ -113,17 +110,13 @@ struct sl_backend {
     const char *name; // "cpu"
     size_t act_size;  // bytes of an activation
     int is_device;    // 1: the backend's memory is not host memory
-    // "avx512bf16, 4 threads, OpenBLAS 0.3.21"
+    // "avx512, 4 threads"
     void (*describe)(const sl_backend *be, char *buf, size_t size);
     // Called before the first weight is placed. Allocates the scratch memory that operations of this shape need, so that no
     // operation fails later for lack of memory. SL_ERR_UNSUPPORTED with the reason, or SL_ERR_MEMORY. NULL: takes every shape,
     // needs no scratch memory
     int (*prepare)(const sl_backend *be, const sl_shape *shape, sl_error *err);
     void (*free)(const sl_backend *be); // NULL: nothing to free
-    // Called before and after the operations of one call of an engine, on the calling thread. begin reserves what threads need.
-    // After an error of begin, end is not called. NULL: nothing to do
-    int (*begin)(const sl_backend *be, sl_error *err);
-    void (*end)(const sl_backend *be);
 
     // ---- memory ----
     size_t (*free_memory)(const sl_backend *be);                 // bytes that can still be allocated
@@ -188,28 +181,28 @@ struct sl_backend {
     // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w: activations [n_rows][w->n_cols]
     void (*rmsnorm)(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *out);
     // out[r][o] = sum_i x[r][i] w[o][i], added to out if `accumulate`: x activations [n_rows][w->n_cols], out fp32
-    // [n_rows][w->n_rows]. position: of the first row; row r has position + r. Decode ignores position
-    void (*linear)(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
-                   int accumulate, float *out);
+    // [n_rows][w->n_rows]
+    void (*linear)(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int accumulate,
+                   float *out);
     // Adds x w^T to out (linear with `accumulate`), then norms the rows of out. out: [n_rows][hidden]. Returns the normed rows.
     sl_normed (*linear_norm)(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode,
-                             int position, float *out, const sl_next_norm *norm);
+                             float *out, const sl_next_norm *norm);
     // Multiplies x by the q, k and v matrices and adds the biases. Norms and rotates the query and key heads (Hugging Face's
     // half-split layout). Stores k and v into each row's page, rounded.
     sl_queries (*qkv)(const sl_backend *be, const sl_qkv *args);
     // out = silu(gate x) * (up x): activations [n_rows][gate->n_rows]; work: [n_rows][2 * gate->n_rows]
     void (*gate_up)(const sl_backend *be, const sl_weight *gate, const sl_weight *up, sl_normed x, int n_rows,
-                    sl_linear_mode mode, int position, void *work, void *out);
+                    sl_linear_mode mode, void *work, void *out);
 };
 
 int sl_cpu_check_threads(int n_threads, sl_error *err); // SL_ERR_ARG when n_threads is not 0 to 1024
 // Opens a CPU backend; each engine has its own. n_threads 0: every core that this process may use. The caller ends its use with
-// free(). OpenBLAS runs with one thread in the whole process after the first call.
+// free().
 int sl_cpu_open(int n_threads, const sl_backend **out, sl_error *err);
 int sl_cpu_cores(void); // the cores that this process may use
 // Chooses the instruction set: the best one, or the one that SLEIGH_ISA names. sl_cpu_open calls it too.
 int sl_cpu_choose(sl_error *err);
-void sl_cpu_arithmetic(char *buf, size_t size); // after sl_cpu_choose: "avx512, OpenBLAS 0.3.21 SkylakeX"
+void sl_cpu_arithmetic(char *buf, size_t size); // after sl_cpu_choose: "avx512"
 const sl_backend *sl_cpu_memory(void);          // host memory: only the functions of the part "memory" may be called
 
 #endif

@@ -32,13 +32,11 @@ void sl_engine_release(sl_engine *e) {
 
 int sl_engine_begin(sl_engine *e, sl_error *err) {
     int rc = e->threads ? 0 : sl_threads_open(e->n_threads, &e->threads, err);
-    if (!rc && e->device.backend->begin) rc = e->device.backend->begin(e->device.backend, err);
     if (!rc) e->outside = sl_threads_use(e->threads);
     return rc;
 }
 
 void sl_engine_end(sl_engine *e) {
-    if (e->device.backend->end) e->device.backend->end(e->device.backend);
     sl_threads_use(e->outside);
 }
 

@@ -160,7 +160,6 @@ static sl_queries run_qkv(const sl_batch *b, const sl_pass_part *part, int skip,
                                  .first = skip,
                                  .x = s->normed,
                                  .rows = b->rows + part->from,
-                                 .position = part->position,
                                  .mode = b->mode,
                                  .rope = &b->weights->rope,
                                  .n_heads = c->n_heads,
@@ -188,14 +187,14 @@ static void run_rest(const sl_batch *b, const sl_pass_part *part, sl_queries q, 
     float *x = s->x + (size_t)part->from * c->hidden;
     b->attend(b, part->layer, part->from, part->n, q, s->att);
     sl_next_norm norm = {.w = &l->mlp_norm, .eps = c->norm_eps, .rows = s->h, .sums = s->sums};
-    s->normed = be->linear_norm(be, &l->o, s->att, part->n, b->mode, part->position, x, &norm);
-    be->gate_up(be, &l->gate, &l->up, s->normed, part->n, b->mode, part->position, s->work, s->act);
+    s->normed = be->linear_norm(be, &l->o, s->att, part->n, b->mode, x, &norm);
+    be->gate_up(be, &l->gate, &l->up, s->normed, part->n, b->mode, s->work, s->act);
     if (!part->is_joined) {
-        be->linear(be, &l->down, s->act, part->n, b->mode, part->position, 1, x);
+        be->linear(be, &l->down, s->act, part->n, b->mode, 1, x);
         return;
     }
     norm.w = &weights_of(b, part->layer + 1)->attn_norm; // for run_qkv of the next layer
-    s->normed = be->linear_norm(be, &l->down, s->act, part->n, b->mode, part->position, x, &norm);
+    s->normed = be->linear_norm(be, &l->down, s->act, part->n, b->mode, x, &norm);
 }
 
 void sl_llama_logits(const sl_batch *b, int first, int n, float *out) {
@@ -210,7 +209,7 @@ void sl_llama_logits(const sl_batch *b, int first, int n, float *out) {
                         (char *)s.h + (size_t)i * c->hidden * be->act_size);
     else
         be->rmsnorm(be, s.x + (size_t)row * c->hidden, &w->norm, n, c->norm_eps, s.h);
-    be->linear(be, &w->head, s.h, n, b->logits_mode, b->ranges[0].position + row, 0, out);
+    be->linear(be, &w->head, s.h, n, b->logits_mode, 0, out);
 }
 
 void sl_llama_forward(const sl_batch *b) {

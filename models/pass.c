@@ -33,10 +33,6 @@ float *sl_segment_x(const sl_batch *b) {
 
 // ---- a layer ----
 
-static sl_pass_part part_of(const sl_batch *b, int layer, int from, int n) {
-    return (sl_pass_part){.layer = layer, .from = from, .n = n, .position = b->ranges[0].position + from};
-}
-
 // Queries of row `row` on, from the queries of row 0 on.
 static sl_queries queries_from(const sl_batch *b, sl_queries q, int row) {
     return (sl_queries){.data = (const char *)q.data + row * q.stride * b->backend->act_size, .stride = q.stride};
@@ -61,7 +57,7 @@ static void run_segment_layer(const sl_batch *b, const sl_layer_halves *halves, 
     for (int from = 0; from < b->n_rows; from += b->max_rows) {
         int n = part_rows(b, from), skip = first_query > from ? first_query - from : 0;
         if (skip > n) skip = n;
-        const sl_pass_part part = part_of(b, layer, from, n);
+        const sl_pass_part part = {.layer = layer, .from = from, .n = n};
         be->prepare_rope(be, &b->weights->rope, b->rows + from, n);
         sl_queries q = halves->qkv(b, &part, skip, kv, scratch);
         char *to = (char *)all.data + (size_t)(from + skip) * row;
@@ -71,7 +67,7 @@ static void run_segment_layer(const sl_batch *b, const sl_layer_halves *halves, 
     for (int from = first, n; from < b->n_rows; from += n) {
         n = part_rows(b, from);
         if (from + n < b->n_rows) n -= (b->ranges[0].position + from + n) % b->attend_step;
-        const sl_pass_part part = part_of(b, layer, from, n);
+        const sl_pass_part part = {.layer = layer, .from = from, .n = n};
         halves->rest(b, &part, queries_from(b, all, from), scratch);
     }
 }
@@ -84,8 +80,9 @@ static void run_layer(const sl_batch *b, const sl_layer_halves *halves, int laye
         run_segment_layer(b, halves, layer, first, kv, scratch);
         return;
     }
-    sl_pass_part all = part_of(b, layer, 0, b->n_rows), rest = part_of(b, layer, first, b->n_rows - first);
-    all.is_joined = layer > 0, rest.is_joined = layer + 1 < b->weights->config->n_layers;
+    const sl_pass_part all = {.layer = layer, .n = b->n_rows, .is_joined = layer > 0};
+    const sl_pass_part rest = {
+        .layer = layer, .from = first, .n = b->n_rows - first, .is_joined = layer + 1 < b->weights->config->n_layers};
     sl_queries q = halves->qkv(b, &all, first_query, kv, scratch);
     if (first == b->n_rows) return;
     if (b->propose) b->propose(b, layer, q);
@@ -103,7 +100,7 @@ static int first_of_last_layer(const sl_batch *b) {
 
 void sl_pass_begin(const sl_batch *b) {
     SL_CHECK(b->n_rows > 0 && (b->segment || b->n_rows <= b->max_rows) && b->n_out >= 0 && b->n_out <= b->n_rows);
-    SL_CHECK(b->mode == SL_LINEAR_DECODE || b->n_ranges == 1 || b->backend->is_device); // a BLAS needs consecutive positions
+    SL_CHECK(b->mode == SL_LINEAR_DECODE || b->n_ranges == 1 || b->backend->is_device);
     if (!b->segment) b->backend->prepare_rope(b->backend, &b->weights->rope, b->rows, b->n_rows);
 }
 

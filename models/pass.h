@@ -8,7 +8,6 @@
 // Rows [from, from + n) of a batch in one layer.
 typedef struct sl_pass_part {
     int layer, from, n;
-    int position; // of row `from`
     // 1: `rest` of a layer and `qkv` of the next layer run over the same rows, one directly after the other. Both calls have
     // the mark. `rest` then norms the rows for this `qkv`, and `qkv` does not norm them.
     int is_joined;

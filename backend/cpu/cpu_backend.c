@@ -1,10 +1,8 @@
-// backend/cpu/cpu_backend.c - the CPU backend: chooses the instruction set, splits the work over threads, calls the
-// BLAS.
+// backend/cpu/cpu_backend.c - the CPU backend: chooses the instruction set and splits the work over threads.
 //
 // Each engine has a CPU backend of its own: a number of threads, and the scratch memory of prefill. Process-wide state: the
 // instruction set, which SLEIGH_ISA chooses.
 #include "backend/cpu/cpu_ops.h"
-#include "backend/cpu/blas_reserve.h"
 #include "backend/cpu/int_ops.h"
 #include "backend/dummy_weights.h"
 #include "base/host_cpus.h"
@@ -12,8 +10,6 @@
 #include "base/thread_pool.h"
 #include "kv/kv.h"
 
-#include <cblas.h>
-#include <limits.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -22,22 +18,16 @@
 #include <sys/mman.h>
 
 enum {
-    PANEL_ROWS = 64,           // rows of one BLAS call (backend.h says why the number is fixed)
-    PANEL_OUTS = 64,           // rows of a weight that one BLAS call multiplies, after a conversion to fp32
-    SMALL = 1 << 14,           // elements below which threads cost more than they save
-    ORDERED_ROWS = PANEL_ROWS, // rows of x that are brought into the order of a weight's columns at a time
+    SMALL = 1 << 14,   // elements below which threads cost more than they save
+    INT_ROWS = 64,     // rows of x that are rounded to integers at a time
+    ORDERED_ROWS = 64, // rows of x that are brought into the order of a weight's columns at a time
 };
-
-// Only OpenBLAS has these functions. They are weak, so that the program links with other BLAS libraries too.
-__attribute__((weak)) void openblas_set_num_threads(int n);
-__attribute__((weak)) char *openblas_get_config(void);
-__attribute__((weak)) char *openblas_get_corename(void);
 
 // The object behind the const sl_backend of an engine.
 typedef struct cpu_backend {
     sl_backend table; // first, so that a pointer to it is a pointer to the object
     int n_threads;
-    float *scratch; // one part per thread
+    char *scratch; // grow_scratch
     size_t scratch_size;
 } cpu_backend;
 
@@ -95,37 +85,17 @@ int sl_cpu_choose(sl_error *err) {
                    forced);
 }
 
-// The most threads that this build of OpenBLAS has buffers for, from its configuration ("... MAX_THREADS=64"). INT_MAX:
-// unknown.
-static int blas_threads(void) {
-    const char *config = openblas_get_config ? openblas_get_config() : "", *at = strstr(config, "MAX_THREADS=");
-    int n = at ? atoi(at + strlen("MAX_THREADS=")) : 0;
-    return n > 0 ? n : INT_MAX;
-}
-
 int sl_cpu_cores(void) {
-    int n = sl_host_cpus(""), most = blas_threads();
-    return n < most ? n : most;
-}
-
-// Writes the name and the core type of the BLAS: "OpenBLAS 0.3.21 SkylakeX".
-static void describe_blas(char *buf, size_t size) {
-    const char *blas = openblas_get_config ? openblas_get_config() : "CBLAS";
-    const char *core = openblas_get_corename ? openblas_get_corename() : "";
-    snprintf(buf, size, "%.*s%s%s", blas[0] == 'O' ? (int)strcspn(blas + 9, " ") + 9 : 20, blas, *core ? " " : "", core);
+    return sl_host_cpus("");
 }
 
 void sl_cpu_arithmetic(char *buf, size_t size) {
-    char blas[96];
-    describe_blas(blas, sizeof blas);
-    snprintf(buf, size, "%s, %s", ops()->isa, blas);
+    snprintf(buf, size, "%s", ops()->isa);
 }
 
 static void describe(const sl_backend *be, char *buf, size_t size) {
-    char blas[96];
-    describe_blas(blas, sizeof blas);
     int n = self(be)->n_threads;
-    snprintf(buf, size, "%s, %d thread%s, %s", ops()->isa, n, n == 1 ? "" : "s", blas);
+    snprintf(buf, size, "%s, %d thread%s", ops()->isa, n, n == 1 ? "" : "s");
 }
 
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
@@ -167,9 +137,8 @@ static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, in
 typedef struct linear_call {
     const sl_weight *w;
     const float *x;
-    int n_rows, position, accumulate;
+    int n_rows, accumulate;
     float *out;
-    float *parts; // of a prefill: [thread][part_size]
 } linear_call;
 
 enum { STEP = 16 }; // outputs that one thread computes at a time
@@ -186,50 +155,24 @@ static void linear_decode(const sl_weight *w, const float *x, int n_rows, int ac
     spread((size_t)w->n_rows * w->n_cols > SMALL, (w->n_rows + STEP - 1) / STEP, decode_piece, &c);
 }
 
-// Computes outputs [o, o + PANEL_OUTS) of all rows, one panel of rows per BLAS call. Zeros fill the rest of a panel that has
-// fewer rows, so that every call has the same shape. part: [PANEL_OUTS][n_cols] the weights in fp32, [PANEL_ROWS][n_cols] the
-// input with zeros, [PANEL_ROWS][PANEL_OUTS] the result.
-static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int position, int o, int accumulate, float *out,
-                          float *part) {
-    int n = w->n_cols, outs = w->n_rows - o < PANEL_OUTS ? w->n_rows - o : PANEL_OUTS;
-    float *wide = part, *padded = wide + (size_t)PANEL_OUTS * n, *result = padded + (size_t)PANEL_ROWS * n;
-    for (int i = 0; i < outs; i++) ops()->widen(w, (size_t)(o + i), 0, n, wide + (size_t)i * n);
-    memset(wide + (size_t)outs * n, 0, (size_t)(PANEL_OUTS - outs) * n * sizeof *wide);
-    for (int r = 0, rows; r < n_rows; r += rows) {
-        int place = (position + r) % PANEL_ROWS;
-        rows = n_rows - r < PANEL_ROWS - place ? n_rows - r : PANEL_ROWS - place;
-        const float *from = x + (size_t)r * n;
-        if (rows < PANEL_ROWS) {
-            memset(padded, 0, (size_t)PANEL_ROWS * n * sizeof *padded);
-            memcpy(padded + (size_t)place * n, from, (size_t)rows * n * sizeof *padded);
-            from = padded;
-        }
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, PANEL_ROWS, PANEL_OUTS, n, 1, from, n, wide, n, 0, result,
-                    PANEL_OUTS);
-        for (int i = 0; i < rows; i++) {
-            float *to = out + (size_t)(r + i) * w->n_rows + o;
-            const float *got = result + (size_t)(place + i) * PANEL_OUTS;
-            if (!accumulate)
-                memcpy(to, got, outs * sizeof *to);
-            else
-                for (int j = 0; j < outs; j++) to[j] += got[j];
-        }
-    }
-}
-
-// The blocks of a panel of rows, in bytes.
+// The blocks of INT_ROWS rows, in bytes.
 static size_t blocks_size(int n_cols) { // for int8, which has the most blocks
-    return (size_t)PANEL_ROWS * (((size_t)n_cols + SL_INT_BYTES - 1) / SL_INT_BYTES) * sizeof(sl_int_block);
+    return (size_t)INT_ROWS * (((size_t)n_cols + SL_INT_BYTES - 1) / SL_INT_BYTES) * sizeof(sl_int_block);
 }
 
-static size_t part_size(int n_cols) { // in floats; a multiple of 64 bytes
-    return (size_t)(PANEL_OUTS + PANEL_ROWS) * n_cols + PANEL_ROWS * PANEL_OUTS;
+// The parts of the scratch memory, in bytes, each a multiple of 64. Prefill: a part for each thread, and packed rows.
+static size_t parts_size(const cpu_backend *c) {
+    return (size_t)c->n_threads * SL_PREFILL_PART * sizeof(float);
+}
+static size_t packed_size(int n_cols) {
+    return (size_t)SL_PREFILL_ROWS * n_cols * sizeof(float);
+}
+static size_t ordered_size(int n_cols) {
+    return (size_t)ORDERED_ROWS * n_cols * sizeof(float);
 }
 
-static float *grow_scratch(cpu_backend *c, int n_cols) { // NULL: no memory
-    size_t size = (part_size(n_cols) * (size_t)c->n_threads + (size_t)ORDERED_ROWS * n_cols) * sizeof(float);
-    if (size % 64) size += 64 - size % 64;
-    size += blocks_size(n_cols);
+static char *grow_scratch(cpu_backend *c, int n_cols) { // NULL: no memory
+    size_t size = parts_size(c) + packed_size(n_cols) + ordered_size(n_cols) + blocks_size(n_cols);
     if (size > c->scratch_size) {
         free(c->scratch);
         c->scratch = aligned_alloc(64, size);
@@ -245,20 +188,52 @@ static int prepare(const sl_backend *be, const sl_shape *shape, sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "scratch memory for prefills on %d threads cannot be allocated", self(be)->n_threads);
 }
 
-static void prefill_panels(void *ctx, size_t p, int thread) {
-    const linear_call *c = ctx;
-    prefill_panel(c->w, c->x, c->n_rows, c->position, (int)p * PANEL_OUTS, c->accumulate, c->out,
-                  c->parts + part_size(c->w->n_cols) * (size_t)thread);
+typedef struct prefill_call {
+    const sl_weight *w;
+    const float *x;
+    int n_rows, step, accumulate;
+    float *packed, *out;
+    float *parts; // [thread][SL_PREFILL_PART]
+} prefill_call;
+
+static void pack_block(void *ctx, size_t block, int thread) {
+    (void)thread;
+    const prefill_call *c = ctx;
+    ops()->pack(c->w, c->x, c->n_rows, (int)block, c->packed);
 }
 
-static void linear_prefill(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int position, int accumulate,
-                           float *out) {
-    float *parts = grow_scratch(c, w->n_cols);
-    SL_CHECK(parts != NULL); // because prepare has allocated the memory
+static void prefill_piece(void *ctx, size_t p, int thread) {
+    const prefill_call *c = ctx;
+    int from = (int)p * c->step, to = from + c->step < c->w->n_rows ? from + c->step : c->w->n_rows;
+    ops()->prefill(c->w, c->packed, c->n_rows, from, to, c->accumulate, c->out, c->parts + SL_PREFILL_PART * (size_t)thread);
+}
+
+// Outputs of one piece. Many threads get smaller pieces, so that each has some.
+static int prefill_step(int n_outs, int n_threads) {
+    enum { LEAST = 12 }; // a multiple of the outputs of each instruction set's tile
+    int step = SL_PREFILL_OUTS;
+    while (step > LEAST && n_outs < 2 * step * n_threads) step -= LEAST;
+    return step;
+}
+
+static void linear_prefill(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
+    char *scratch = grow_scratch(c, w->n_cols);
+    SL_CHECK(scratch != NULL); // because prepare has allocated the memory
     SL_CHECK(sl_threads_n() <= c->n_threads);
-    linear_call call = {
-        .w = w, .x = x, .n_rows = n_rows, .position = position, .accumulate = accumulate, .out = out, .parts = parts};
-    sl_parallel((w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS, prefill_panels, &call);
+    for (int r = 0, rows; r < n_rows; r += rows) {
+        rows = n_rows - r < SL_PREFILL_ROWS ? n_rows - r : SL_PREFILL_ROWS;
+        int n_blocks = (rows + ops()->tile_rows - 1) / ops()->tile_rows, step = prefill_step(w->n_rows, c->n_threads);
+        prefill_call call = {.w = w,
+                             .x = x + (size_t)r * w->n_cols,
+                             .n_rows = rows,
+                             .step = step,
+                             .accumulate = accumulate,
+                             .packed = (float *)(scratch + parts_size(c)),
+                             .out = out + (size_t)r * w->n_rows,
+                             .parts = (float *)scratch};
+        spread((size_t)rows * w->n_cols > SMALL, (size_t)n_blocks, pack_block, &call);
+        sl_parallel((size_t)((w->n_rows + step - 1) / step), prefill_piece, &call);
+    }
 }
 
 // ---- activations of 8 and 16 bits ----
@@ -287,11 +262,11 @@ static void int_piece(void *ctx, size_t p, int thread) {
 // An output depends on its row of x and on nothing else, so prefill and decode have equal bits.
 static void linear_int(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
     enum { MANY = 16, MANY_STEP = 64 }; // rows of x with which more outputs at a time keep them in the cache
-    float *scratch = grow_scratch(c, w->n_cols);
+    char *scratch = grow_scratch(c, w->n_cols);
     SL_CHECK(scratch != NULL); // because prepare has allocated the memory
-    sl_int_block *blocks = (sl_int_block *)((char *)scratch + c->scratch_size - blocks_size(w->n_cols));
+    sl_int_block *blocks = (sl_int_block *)(scratch + c->scratch_size - blocks_size(w->n_cols));
     for (int r = 0, rows; r < n_rows; r += rows) {
-        rows = n_rows - r < PANEL_ROWS ? n_rows - r : PANEL_ROWS;
+        rows = n_rows - r < INT_ROWS ? n_rows - r : INT_ROWS;
         int step = rows < MANY ? STEP : MANY_STEP;
         int_call call = {w, x + (size_t)r * w->n_cols, blocks, rows, step, accumulate, out + (size_t)r * w->n_rows};
         spread((size_t)rows * w->n_cols > SMALL, (size_t)rows, quantise_row, &call);
@@ -299,39 +274,38 @@ static void linear_int(cpu_backend *c, const sl_weight *w, const float *x, int n
     }
 }
 
-static void linear_in_order(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position,
-                            int accumulate, float *out) {
+// x has the order of the weight's columns.
+static void linear_in_order(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
     if (w->activations != SL_ACT_FLOAT)
         linear_int(c, w, x, n_rows, accumulate, out);
-    else if (mode == SL_LINEAR_DECODE)
-        linear_decode(w, x, n_rows, accumulate, out);
     else
-        linear_prefill(c, w, x, n_rows, position, accumulate, out);
+        linear_decode(w, x, n_rows, accumulate, out);
 }
 
-// A weight whose columns have another order: a panel of rows of x at a time is brought into this order.
-static void linear_ordered(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position,
-                           int accumulate, float *out) {
+// A weight whose columns have another order: some rows of x at a time are brought into this order.
+static void linear_ordered(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
     int n = w->n_cols;
     SL_CHECK(grow_scratch(c, n) != NULL); // because prepare has allocated the memory
-    float *ordered = c->scratch + part_size(n) * (size_t)c->n_threads;
+    float *ordered = (float *)(c->scratch + parts_size(c) + packed_size(n));
     for (int r = 0, rows; r < n_rows; r += rows) {
-        int left = ORDERED_ROWS - (position + r) % ORDERED_ROWS;
-        rows = n_rows - r < left ? n_rows - r : left;
+        rows = n_rows - r < ORDERED_ROWS ? n_rows - r : ORDERED_ROWS;
         for (int j = 0; j < rows; j++)
             for (int i = 0; i < n; i++) ordered[(size_t)j * n + i] = x[(size_t)(r + j) * n + w->order[i]];
-        linear_in_order(c, w, ordered, rows, mode, position + r, accumulate, out + (size_t)r * w->n_rows);
+        linear_in_order(c, w, ordered, rows, accumulate, out + (size_t)r * w->n_rows);
     }
 }
 
-static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
-                   int accumulate, float *out) {
-    (w->order ? linear_ordered : linear_in_order)(self(be), w, x, n_rows, mode, position, accumulate, out);
+static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int accumulate,
+                   float *out) {
+    if (mode == SL_LINEAR_PREFILL && w->activations == SL_ACT_FLOAT)
+        linear_prefill(self(be), w, x, n_rows, accumulate, out);
+    else
+        (w->order ? linear_ordered : linear_in_order)(self(be), w, x, n_rows, accumulate, out);
 }
 
 static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode,
-                             int position, float *out, const sl_next_norm *norm) {
-    linear(be, w, x, n_rows, mode, position, 1, out);
+                             float *out, const sl_next_norm *norm) {
+    linear(be, w, x, n_rows, mode, 1, out);
     rmsnorm(be, out, norm->w, n_rows, norm->eps, norm->rows);
     return (sl_normed){.rows = norm->rows};
 }
@@ -420,16 +394,16 @@ static void finish_heads(float *x, int n_rows, int n_heads, int head_dim, const 
 
 static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     size_t q_dim = a->q->n_rows, kv_dim = a->k->n_rows;
-    int n = a->n_rows - a->first, position = a->position + a->first, dim = a->rope->head_dim;
+    int n = a->n_rows - a->first, dim = a->rope->head_dim;
     float *q = a->work, *k = q + a->n_rows * q_dim, *v = k + a->n_rows * kv_dim;
     const float *x = a->x.rows;
     const sl_kv_rows layer = {a->k_layer, a->v_layer, {a->k_format, a->v_format}, a->k_scales, a->v_scales};
-    linear(be, a->k, x, a->n_rows, a->mode, a->position, 0, k);
-    linear(be, a->v, x, a->n_rows, a->mode, a->position, 0, v);
+    linear(be, a->k, x, a->n_rows, a->mode, 0, k);
+    linear(be, a->v, x, a->n_rows, a->mode, 0, v);
     finish_heads(k, a->n_rows, a->n_kv_heads, dim, a->k_bias, a->k_norm, a->norm_eps);
     finish_heads(v, a->n_rows, a->n_kv_heads, dim, a->v_bias, NULL, 0);
     sl_cpu_rope_append(a->rope, a->rows, a->n_rows, 0, a->n_kv_heads, NULL, k, v, layer);
-    if (n) linear(be, a->q, x + (size_t)a->first * a->q->n_cols, n, a->mode, position, 0, q);
+    if (n) linear(be, a->q, x + (size_t)a->first * a->q->n_cols, n, a->mode, 0, q);
     finish_heads(q, n, a->n_heads, dim, a->q_bias, a->q_norm, a->norm_eps);
     sl_cpu_rope_append(a->rope, a->rows + a->first, n, a->n_heads, 0, q, NULL, NULL, layer);
     return (sl_queries){.data = q, .stride = q_dim};
@@ -455,9 +429,9 @@ void sl_cpu_swiglu(float *gate, const float *up, size_t n) {
 }
 
 static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, sl_normed x, int n_rows,
-                    sl_linear_mode mode, int position, void *work, void *out) {
-    linear(be, gate, x.rows, n_rows, mode, position, 0, out);
-    linear(be, up, x.rows, n_rows, mode, position, 0, work);
+                    sl_linear_mode mode, void *work, void *out) {
+    linear(be, gate, x.rows, n_rows, mode, 0, out);
+    linear(be, up, x.rows, n_rows, mode, 0, work);
     sl_cpu_swiglu(out, work, (size_t)n_rows * gate->n_rows);
 }
 
@@ -552,14 +526,6 @@ static int finish(const sl_backend *be, sl_error *err) {
 
 // ---- life ----
 
-static int begin(const sl_backend *be, sl_error *err) {
-    return sl_cpu_reserve(self(be)->n_threads, err);
-}
-
-static void end(const sl_backend *be) {
-    sl_cpu_unreserve(self(be)->n_threads);
-}
-
 static void free_backend(const sl_backend *be) {
     free(self(be)->scratch);
     free(self(be));
@@ -571,8 +537,6 @@ static const sl_backend table = {
     .describe = describe,
     .prepare = prepare,
     .free = free_backend,
-    .begin = begin,
-    .end = end,
     .free_memory = free_memory,
     .alloc = map_memory,
     .release = release,
@@ -615,8 +579,6 @@ int sl_cpu_open(int n_threads, const sl_backend **out, sl_error *err) {
     if (!c) return sl_fail(err, SL_ERR_MEMORY, "CPU backend: out of memory");
     c->table = table;
     c->n_threads = n_threads ? n_threads : sl_cpu_cores();
-    if (openblas_set_num_threads)
-        openblas_set_num_threads(1); // this file splits the work over threads, so one BLAS call uses one thread
     *out = &c->table;
     return 0;
 }

@@ -31,8 +31,8 @@ SIMD_INLINE float number_at(const sl_weight *w, sl_format format, size_t row, in
     return sl_formats[format].has_min ? x + s.min : x;
 }
 
-// Adds the products of VW columns, from column i on, of n_out outputs and n_rows rows. Each vector of weights is loaded once and
-// used for all rows.
+// Adds the products of VW columns, from column i on, of n_out outputs and n_rows rows. Each vector of weights is loaded once
+// and used for all rows.
 CHECKED_BY_ROWS SIMD_INLINE void add_columns(sl_format format, const char *const row[4], const v_scale scale[4], const float *x,
                                              int n, int i, int n_out, int n_rows, vf acc[4][8]) {
     vf wv[4];
@@ -183,6 +183,8 @@ static void widen(const sl_weight *w, size_t row, int col, int n, float *dst) {
     BY_FORMAT(widen_from, w, row, col, n, dst)
 }
 
+#include "backend/cpu/prefill_ops.inc.h"
+
 static void rmsnorm(const float *x, const sl_weight *w, float eps, float *out) {
     int n = w->n_cols, n_vec = n / VW * VW;
     vf acc = v_set(0);
@@ -212,4 +214,13 @@ static void swiglu(float *gate, const float *up, size_t n) {
     }
 }
 
-const sl_cpu_ops PASTE(sl_cpu_ops_, SL_ISA) = {STRING(SL_ISA), linear, widen, rmsnorm, swiglu};
+const sl_cpu_ops PASTE(sl_cpu_ops_, SL_ISA) = {
+    .isa = STRING(SL_ISA),
+    .tile_rows = TILE_ROWS,
+    .linear = linear,
+    .pack = pack,
+    .prefill = prefill,
+    .widen = widen,
+    .rmsnorm = rmsnorm,
+    .swiglu = swiglu,
+};

@@ -270,6 +270,35 @@ SIMD_INLINE float v_sum(vf x) {
     return a[0];
 }
 
+// Swaps lane j of vector i and lane i of vector j. Step s does so for bit s of i and j.
+#define SWAP_LOW(j, s) ((j) & (s) ? VW + (j) - (s) : (j))
+#define SWAP_HIGH(j, s) ((j) & (s) ? VW + (j) : (j) + (s))
+#define LANES4(of, s, at) of(at, s), of(at + 1, s), of(at + 2, s), of(at + 3, s)
+#if defined(__AVX512F__)
+#define ALL_LANES(of, s) ((vi){LANES4(of, s, 0), LANES4(of, s, 4), LANES4(of, s, 8), LANES4(of, s, 12)})
+#elif defined(__AVX2__)
+#define ALL_LANES(of, s) ((vi){LANES4(of, s, 0), LANES4(of, s, 4)})
+#else
+#define ALL_LANES(of, s) ((vi){LANES4(of, s, 0)})
+#endif
+#define SWAP_STEP(s)                                                                                                           \
+    for (int i = 0; i < VW; i++) {                                                                                             \
+        if (i & (s)) continue;                                                                                                 \
+        vf low = __builtin_shuffle(x[i], x[i + (s)], ALL_LANES(SWAP_LOW, s));                                                  \
+        x[i + (s)] = __builtin_shuffle(x[i], x[i + (s)], ALL_LANES(SWAP_HIGH, s));                                             \
+        x[i] = low;                                                                                                            \
+    }
+SIMD_INLINE void v_transpose(vf x[VW]) {
+    SWAP_STEP(1)
+    SWAP_STEP(2)
+#if defined(__AVX2__)
+    SWAP_STEP(4)
+#endif
+#if defined(__AVX512F__)
+    SWAP_STEP(8)
+#endif
+}
+
 SIMD_INLINE int32_t v_sum_int(vi x) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_epi32((__m512i)x);

@@ -150,9 +150,8 @@ static void prefill_linear(sl_cuda *c, const sl_weight *w, int n_out, const bf16
         sl_cuda_gemm(c, &p);
 }
 
-static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
-                   int accumulate, float *out) {
-    (void)position;
+static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int accumulate,
+                   float *out) {
     sl_cuda *c = use(be);
     if (mode == SL_LINEAR_PREFILL)
         prefill_linear(c, w, w->n_rows, x, n_rows, 1, accumulate, out);
@@ -164,14 +163,14 @@ static void linear(const sl_backend *be, const sl_weight *w, const void *x, int 
 }
 
 static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode,
-                             int position, float *out, const sl_next_norm *norm) {
+                             float *out, const sl_next_norm *norm) {
     int hidden = w->n_rows;
     if (use(be)->skipped_parts & SL_PART_REST) { // the rows keep the numbers of an earlier step, as with a kernel of its own
-        linear(be, w, x, n_rows, mode, position, 1, out);
+        linear(be, w, x, n_rows, mode, 1, out);
         return (sl_normed){.rows = norm->rows};
     }
     if (mode == SL_LINEAR_PREFILL || hidden % SL_NORM_MULTIPLE) {
-        linear(be, w, x, n_rows, mode, position, 1, out);
+        linear(be, w, x, n_rows, mode, 1, out);
         rmsnorm(be, out, norm->w, n_rows, norm->eps, norm->rows);
         return (sl_normed){.rows = norm->rows};
     }
@@ -322,8 +321,7 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
 }
 
 static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, sl_normed x, int n_rows,
-                    sl_linear_mode mode, int position, void *work, void *out) {
-    (void)position;
+                    sl_linear_mode mode, void *work, void *out) {
     sl_cuda *c = use(be);
     SL_CHECK(up->data == end_of(gate));
     int n_out = 2 * gate->n_rows;

@@ -86,7 +86,7 @@ static void linear_of(const sl_backend *be, sl_linear_mode mode) {
                 size_t size = (size_t)rows[r] * n_outs;
                 float *out = malloc((size + GUARD) * sizeof *out);
                 for (size_t i = 0; i < size + GUARD; i++) out[i] = i < size ? 0.5f : SENTINEL;
-                be->linear(be, &w, x, rows[r], mode, 3, accumulate, out);
+                be->linear(be, &w, x, rows[r], mode, accumulate, out);
                 check_linear(out, x, wide, rows[r], n_outs, n, accumulate ? 0.5f : 0);
                 free(x), free(wide), free((void *)w.data), free(out);
             }
@@ -104,25 +104,25 @@ static void linear(void) {
 
 // Checks equal bits. Decode: a row alone and in a batch. Prefill: a whole prompt and chunks. Both with many threads and with 1.
 static void linear_bits_of(const char *isa, int N) {
-    enum { ROWS = 150, OUTS = 200, FIRST = 300 };
+    enum { ROWS = 150, OUTS = 200 };
     const sl_backend *be = backend_of(isa, 0);
     if (!be) return;
     float *wide, *x = normals((size_t)ROWS * N, test_seed), *want = malloc(ROWS * OUTS * 4), *got = malloc(ROWS * OUTS * 4);
     sl_weight w = make_weight(SL_BF16, OUTS, N, test_seed, &wide);
-    be->linear(be, &w, x, 23, SL_LINEAR_DECODE, 0, 0, want);
-    for (int r = 0; r < 23; r++) be->linear(be, &w, x + (size_t)r * N, 1, SL_LINEAR_DECODE, 0, 0, got + r * OUTS);
+    be->linear(be, &w, x, 23, SL_LINEAR_DECODE, 0, want);
+    for (int r = 0; r < 23; r++) be->linear(be, &w, x + (size_t)r * N, 1, SL_LINEAR_DECODE, 0, got + r * OUTS);
     if (memcmp(want, got, 23 * OUTS * 4)) FAIL("%s, %d columns: a row alone gives other bits", isa, N);
     be = backend_of(isa, 1);
-    be->linear(be, &w, x, 23, SL_LINEAR_DECODE, 0, 0, got);
+    be->linear(be, &w, x, 23, SL_LINEAR_DECODE, 0, got);
     if (memcmp(want, got, 23 * OUTS * 4)) FAIL("%s, %d columns: one thread gives other bits", isa, N);
     be = backend_of(isa, 0);
-    be->linear(be, &w, x, ROWS, SL_LINEAR_PREFILL, FIRST, 0, want);
+    be->linear(be, &w, x, ROWS, SL_LINEAR_PREFILL, 0, want);
     static const int chunks[] = {1, 17, 64, 100};
     for (int c = 0; c < 4; c++) {
         be = backend_of(isa, c % 2);
         for (int r = 0; r < ROWS; r += chunks[c]) {
             int n = ROWS - r < chunks[c] ? ROWS - r : chunks[c];
-            be->linear(be, &w, x + (size_t)r * N, n, SL_LINEAR_PREFILL, FIRST + r, 0, got + r * OUTS);
+            be->linear(be, &w, x + (size_t)r * N, n, SL_LINEAR_PREFILL, 0, got + r * OUTS);
         }
         if (memcmp(want, got, ROWS * OUTS * 4)) FAIL("%s, %d columns: chunks of %d give other bits", isa, N, chunks[c]);
     }
@@ -146,9 +146,9 @@ static void linear_norm(void) {
             float *wide, *norm_wide, *x = normals(ROWS * N, test_seed), *want = normals(ROWS * OUTS, 1),
                                      *got = normals(ROWS * OUTS, 1), normed[ROWS * OUTS], rows[ROWS * OUTS];
             sl_weight w = make_weight(SL_BF16, OUTS, N, test_seed, &wide), norm = make_weight(SL_BF16, 1, OUTS, 2, &norm_wide);
-            be->linear(be, &w, x, ROWS, (sl_linear_mode)mode, 5, 1, want);
+            be->linear(be, &w, x, ROWS, (sl_linear_mode)mode, 1, want);
             be->rmsnorm(be, want, &norm, ROWS, 1e-5f, normed);
-            sl_normed h = be->linear_norm(be, &w, x, ROWS, (sl_linear_mode)mode, 5, got,
+            sl_normed h = be->linear_norm(be, &w, x, ROWS, (sl_linear_mode)mode, got,
                                           &(sl_next_norm){.w = &norm, .eps = 1e-5f, .rows = rows});
             CHECK(h.rows == rows && !h.sums);
             CHECK(!memcmp(want, got, ROWS * OUTS * sizeof *want) && !memcmp(rows, normed, sizeof normed));
@@ -309,7 +309,6 @@ static void check_qkv(const sl_backend *be, const qkv_model *m, sl_linear_mode m
                 .first = first,
                 .x = {.rows = x},
                 .rows = rows,
-                .position = POSITION,
                 .mode = mode,
                 .rope = &rope,
                 .n_heads = m->n_heads,

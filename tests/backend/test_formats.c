@@ -185,8 +185,8 @@ static void check_product(const sl_backend *be, const made *m, int n_rows, sl_li
     uint64_t seed = test_seed;
     for (size_t i = 0; i < (size_t)n_rows * n; i++) x[i] = (float)test_normal(&seed);
     for (size_t i = 0; i < size; i++) got[i] = want[i] = 0.25f;
-    be->linear(be, &m->w, x, n_rows, mode, 5, accumulate, got);
-    be->linear(be, &plain, x, n_rows, mode, 5, accumulate, want);
+    be->linear(be, &m->w, x, n_rows, mode, accumulate, got);
+    be->linear(be, &plain, x, n_rows, mode, accumulate, want);
     for (size_t i = 0; i < size; i++) {
         if (!m->w.order && got[i] != want[i])
             FAIL("%s, group %d, %d rows, mode %d: element %zu is %.9g, expected %.9g", sl_formats[m->w.format].name, m->w.group,
@@ -265,7 +265,7 @@ static void check_activations(sl_activations activations) {
                 for (size_t j = 0; j < size; j++) got[j] = 0.25f;
                 for (int r = 0, rows; r < ROWS; r += rows) {
                     rows = ROWS - r < batches[b] ? ROWS - r : batches[b];
-                    be->linear(be, &m.w, x + (size_t)r * n, rows, b % 2 ? SL_LINEAR_PREFILL : SL_LINEAR_DECODE, r, 1,
+                    be->linear(be, &m.w, x + (size_t)r * n, rows, b % 2 ? SL_LINEAR_PREFILL : SL_LINEAR_DECODE, 1,
                                got + r * OUTS);
                 }
                 if (!k && !b) memcpy(first, got, size * sizeof *got);
@@ -302,7 +302,7 @@ static void activations_out_of_range(void) {
             m.w.activations = k / 12 ? SL_ACT_INT16 : SL_ACT_INT8;
             for (int j = 0; j < n; j++) x[j] = isfinite(value) ? value : (float)(j % 7) - 3;
             if (!isfinite(value)) x[n - 1 - k % 9] = value;
-            be->linear(be, &m.w, x, 1, SL_LINEAR_DECODE, 0, 0, out);
+            be->linear(be, &m.w, x, 1, SL_LINEAR_DECODE, 0, out);
             for (int o = 0; o < 5; o++)
                 if (isfinite(value) ? out[o] != 0 : !isnan(out[o]))
                     FAIL("shape %d, %s, case %d: %g", i, isas[k % 3], k, (double)out[o]);

@@ -260,7 +260,7 @@ static void check_linear(sl_cuda *c, const product_case *a) {
     char *gpu_y = gpu_new(n_y * sizeof *y + GPU_GUARD);
     CHECK(!cudaMemcpy(gpu_y, before, n_y * sizeof *y, cudaMemcpyHostToDevice));
     gpu_sync("copies to the GPU");
-    be->linear(be, &placed, gpu_x, a->n_rows, SL_LINEAR_PREFILL, 0, 1, (float *)gpu_y);
+    be->linear(be, &placed, gpu_x, a->n_rows, SL_LINEAR_PREFILL, 1, (float *)gpu_y);
     CHECK_OK(be->finish(be, &err), err);
     free(y), y = gpu_read_guarded(gpu_y, n_y * sizeof *y);
     matrix m = rounded_rows(x, a->n_rows, a->n_in, a->input_scale, group);
@@ -320,7 +320,7 @@ static void joined(void) {
         bf16 *work = gpu_new(ROWS * 2 * N * sizeof *y + GPU_GUARD), *out = gpu_new(ROWS * N * sizeof *y);
         const sl_normed rows = {.rows = gpu_copy(x, ROWS * N_IN * sizeof *x)};
         gpu_sync("copies to the GPU");
-        be->gate_up(be, &placed[0], &placed[1], rows, ROWS, SL_LINEAR_PREFILL, 0, work, out);
+        be->gate_up(be, &placed[0], &placed[1], rows, ROWS, SL_LINEAR_PREFILL, work, out);
         CHECK_OK(be->finish(be, &err), err);
         free(y), y = gpu_read_guarded(work, ROWS * 2 * N * sizeof *y);
         matrix m = rounded_rows(x, ROWS, N_IN, given * 2, group);
@@ -381,13 +381,13 @@ static void check_chunks(sl_cuda *c, int n_out, int n_in, sl_inputs inputs) {
     CHECK_OK(be->place(be, &list, 1, &err), err);
     CHECK_INT(placed.inputs, inputs);
     gpu_sync("copies to the GPU");
-    be->linear(be, &placed, gpu_x, ROWS, SL_LINEAR_PREFILL, 0, 0, gpu_y);
+    be->linear(be, &placed, gpu_x, ROWS, SL_LINEAR_PREFILL, 0, gpu_y);
     CHECK_OK(be->finish(be, &err), err);
     gpu_read(want, gpu_y, size);
     be->clear(be, gpu_y, size);
     for (int r = 0, i = 0, n; r < ROWS; r += n, i++) {
         n = parts[i % 7] < ROWS - r ? parts[i % 7] : ROWS - r;
-        be->linear(be, &placed, gpu_x + (size_t)r * n_in, n, SL_LINEAR_PREFILL, r, 0, gpu_y + (size_t)r * n_out);
+        be->linear(be, &placed, gpu_x + (size_t)r * n_in, n, SL_LINEAR_PREFILL, 0, gpu_y + (size_t)r * n_out);
     }
     CHECK_OK(be->finish(be, &err), err);
     gpu_read(got, gpu_y, size);

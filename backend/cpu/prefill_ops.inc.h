@@ -1,0 +1,145 @@
+// backend/cpu/prefill_ops.inc.h - the matrix product of prefill, a part of the template cpu_ops.inc.h.
+//
+// An output is a sum of leaves: sl_cpu_ops.prefill (cpu_ops.h) states the order. A lane of a vector is a row of x, so a product
+// needs no sum over lanes, and the order depends on nothing but the number of columns. The loops, from outside:
+//   leaves of columns: SL_PREFILL_OUTS rows of the weight become fp32 in this leaf (39 KiB). The packed rows of x take 384 KiB,
+//                      so both stay in the L2 cache
+//   blocks of TILE_ROWS rows, and TILE_OUTS outputs: one tile, whose sums stay in registers
+// The sum of a leaf is added to the totals of the tile, which stay in the L2 cache.
+
+enum {
+    TILE_ROWS = 2 * VW,
+#if defined(__AVX512F__)
+    TILE_OUTS = 12, // 24 of 32 registers hold sums
+#else
+    TILE_OUTS = 6, // 12 of 16
+#endif
+    WIDE = SL_PREFILL_LEAF + 16, // floats from row to row of the wide weights, so that the rows differ in their cache sets
+};
+_Static_assert(SL_PREFILL_ROWS % TILE_ROWS == 0 && SL_PREFILL_OUTS % TILE_OUTS == 0 && SL_PREFILL_OUTS % VW == 0, "tiles");
+_Static_assert(SL_PREFILL_PART == SL_PREFILL_OUTS * (WIDE + SL_PREFILL_ROWS), "wide weights and totals");
+
+// ---- packed rows: [leaf][block of TILE_ROWS rows][column of the leaf][TILE_ROWS] ----
+
+SIMD_INLINE int blocks_of(int n_rows) {
+    return (n_rows + TILE_ROWS - 1) / TILE_ROWS;
+}
+SIMD_INLINE size_t packed_at(int n_blocks, int block, int from, int n_cols) { // of a leaf that begins at column `from`
+    int leaf = n_cols - from < SL_PREFILL_LEAF ? n_cols - from : SL_PREFILL_LEAF;
+    return ((size_t)from * (size_t)n_blocks + (size_t)block * (size_t)leaf) * TILE_ROWS;
+}
+
+// Packs columns [from, from + leaf) of n rows, at most VW. The other rows of the vectors become zeros.
+CHECKED_BY_ROWS SIMD_INLINE void pack_rows(const float *x, int n_cols, const int32_t *order, int n, int from, int leaf,
+                                           float *to) {
+    float ordered[VW * SL_PREFILL_LEAF] __attribute__((aligned(64)));
+    size_t stride = order ? SL_PREFILL_LEAF : (size_t)n_cols;
+    if (order)
+        for (int r = 0; r < n; r++)
+            for (int i = 0; i < leaf; i++) ordered[r * SL_PREFILL_LEAF + i] = x[(size_t)r * n_cols + order[from + i]];
+    const float *rows = order ? ordered : x + from;
+    for (int i = 0; i < leaf; i += VW) {
+        int width = leaf - i < VW ? leaf - i : VW;
+        vf v[VW];
+        for (int r = 0; r < VW; r++) {
+            if (r >= n) {
+                v[r] = v_set(0);
+            } else if (width == VW) {
+                v[r] = v_load(rows + r * stride + i);
+            } else {
+                float last[VW] = {0};
+                memcpy(last, rows + r * stride + i, (size_t)width * sizeof *last);
+                v[r] = v_load(last);
+            }
+        }
+        v_transpose(v);
+        for (int j = 0; j < width; j++) v_store(to + (size_t)(i + j) * TILE_ROWS, v[j]);
+    }
+}
+
+CHECKED_BY_ROWS static void pack(const sl_weight *w, const float *x, int n_rows, int block, float *packed) {
+    int n = w->n_cols, n_blocks = blocks_of(n_rows), first = block * TILE_ROWS;
+    check_rows(x + (size_t)first * n, 0, 1, (size_t)(n_rows - first < TILE_ROWS ? n_rows - first : TILE_ROWS) * n * sizeof *x);
+    check_rows(packed, 0, 1, (size_t)n_blocks * TILE_ROWS * n * sizeof *packed);
+    for (int from = 0; from < n; from += SL_PREFILL_LEAF) {
+        int leaf = n - from < SL_PREFILL_LEAF ? n - from : SL_PREFILL_LEAF;
+        float *to = packed + packed_at(n_blocks, block, from, n);
+        for (int r = first; r < first + TILE_ROWS; r += VW)
+            pack_rows(x + (size_t)r * n, n, w->order, n_rows - r < VW ? n_rows - r : VW, from, leaf, to + (r - first));
+    }
+}
+
+// ---- products ----
+
+// TILE_OUTS outputs of n_vec vectors of rows in one leaf. wide: [TILE_OUTS][WIDE]; x: [leaf][TILE_ROWS]; total:
+// [TILE_OUTS][TILE_ROWS].
+CHECKED_BY_ROWS SIMD_INLINE void prefill_tile(const float *wide, const float *x, int leaf, int n_vec, int is_first,
+                                              float *total) {
+    vf acc[TILE_OUTS][2];
+    for (int a = 0; a < TILE_OUTS; a++)
+        for (int v = 0; v < n_vec; v++) acc[a][v] = v_set(0);
+    for (int i = 0; i < leaf; i++) {
+        vf xv[2];
+        for (int v = 0; v < n_vec; v++) xv[v] = v_load(x + (size_t)i * TILE_ROWS + v * VW);
+        for (int a = 0; a < TILE_OUTS; a++)
+            for (int v = 0; v < n_vec; v++) acc[a][v] = v_fma(v_set(wide[a * WIDE + i]), xv[v], acc[a][v]);
+    }
+    for (int a = 0; a < TILE_OUTS; a++)
+        for (int v = 0; v < n_vec; v++) {
+            float *to = total + a * TILE_ROWS + v * VW;
+            v_store(to, is_first ? acc[a][v] : (vf)(v_load(to) + acc[a][v]));
+        }
+}
+
+// Writes the totals of a block, [SL_PREFILL_OUTS][TILE_ROWS], to n_outs outputs of n_rows rows of out.
+CHECKED_BY_ROWS SIMD_INLINE void store_totals(const float *total, int n_rows, int n_outs, int accumulate, float *out,
+                                              size_t stride) {
+    for (int r = 0; r < n_rows; r += VW) {
+        int rows = n_rows - r < VW ? n_rows - r : VW;
+        for (int o = 0; o < n_outs; o += VW) {
+            int outs = n_outs - o < VW ? n_outs - o : VW;
+            vf v[VW];
+            for (int a = 0; a < VW; a++) v[a] = v_load(total + (o + a) * TILE_ROWS + r);
+            v_transpose(v);
+            float *to = out + (size_t)r * stride + o;
+            if (outs == VW) {
+                for (int i = 0; i < rows; i++, to += stride) v_store(to, accumulate ? (vf)(v_load(to) + v[i]) : v[i]);
+                continue;
+            }
+            float sums[VW][VW];
+            memcpy(sums, v, sizeof sums);
+            for (int i = 0; i < rows; i++, to += stride)
+                for (int a = 0; a < outs; a++) to[a] = accumulate ? to[a] + sums[i][a] : sums[i][a];
+        }
+    }
+}
+
+CHECKED_BY_ROWS static void prefill(const sl_weight *w, const float *packed, int n_rows, int o_from, int o_to, int accumulate,
+                                    float *out, float *part) {
+    int n = w->n_cols, n_outs = o_to - o_from, n_blocks = blocks_of(n_rows);
+    float *wide = part, *totals = part + SL_PREFILL_OUTS * WIDE;
+    SL_CHECK(n_rows <= SL_PREFILL_ROWS && n_outs <= SL_PREFILL_OUTS);
+    check_rows(packed, 0, 1, (size_t)n_blocks * TILE_ROWS * n * sizeof *packed);
+    check_rows(out + o_from, w->n_rows * sizeof *out, n_rows, (size_t)n_outs * sizeof *out);
+    check_rows(part, 0, 1, SL_PREFILL_PART * sizeof *part);
+    for (int from = 0; from < n; from += SL_PREFILL_LEAF) {
+        int leaf = n - from < SL_PREFILL_LEAF ? n - from : SL_PREFILL_LEAF;
+        for (int o = 0; o < n_outs; o++) widen(w, (size_t)(o_from + o), from, leaf, wide + o * WIDE);
+        for (int b = 0; b < n_blocks; b++) {
+            const float *x = packed + packed_at(n_blocks, b, from, n);
+            float *total = totals + (size_t)b * SL_PREFILL_OUTS * TILE_ROWS;
+            int n_vec = n_rows - b * TILE_ROWS > VW ? 2 : 1;
+            for (int o = 0; o < n_outs; o += TILE_OUTS) { // a last tile that is not whole computes sums that nobody reads
+                if (n_vec == 2)
+                    prefill_tile(wide + o * WIDE, x, leaf, 2, from == 0, total + o * TILE_ROWS);
+                else
+                    prefill_tile(wide + o * WIDE, x, leaf, 1, from == 0, total + o * TILE_ROWS);
+            }
+        }
+    }
+    for (int b = 0; b < n_blocks; b++) {
+        int rows = n_rows - b * TILE_ROWS < TILE_ROWS ? n_rows - b * TILE_ROWS : TILE_ROWS;
+        store_totals(totals + (size_t)b * SL_PREFILL_OUTS * TILE_ROWS, rows, n_outs, accumulate,
+                     out + (size_t)b * TILE_ROWS * w->n_rows + o_from, (size_t)w->n_rows);
+    }
+}
