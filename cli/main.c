@@ -298,7 +298,7 @@ static int run(int argc, char **argv, sl_error *err) {
 
 int main(int argc, char **argv) {
     sl_error err = {0}, why;
-    int rc = cli_process_begin(argv, &err);
+    int rc = cli_process_begin(&err);
     if (!rc) rc = run(argc, argv, &err);
     int changed = cli_watch_check(&why);
     if (changed) rc = changed, err = why; // a changed file of weights may be the cause of any other error

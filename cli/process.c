@@ -21,22 +21,6 @@ static void open_standard(void) {
             _exit(1); // there is no descriptor for a message
 }
 
-static int is_limited(int resource) {
-    struct rlimit limit;
-    return !getrlimit(resource, &limit) && limit.rlim_cur != RLIM_INFINITY;
-}
-
-// OpenBLAS starts one thread per core before main. We use none of these threads. Under a memory limit each of them retries
-// without end to map its buffer of 128 MiB, and the end of the process waits for the thread. OpenBLAS reads its environment
-// only at the start.
-static void leave_out_blas_threads(char **argv) {
-    static const char name[] = "OPENBLAS_NUM_THREADS";
-    const char *now = getenv(name);
-    if (now && !strcmp(now, "1")) return;
-    if (!is_limited(RLIMIT_AS) && !is_limited(RLIMIT_DATA)) return;
-    if (!setenv(name, "1", 1)) execv("/proc/self/exe", argv); // ignore a failure: most limits are high enough
-}
-
 enum { LEAST_STACK = 1 << 20 }; // bytes; the largest frames take a quarter
 
 static int check_stack(sl_error *err) {
@@ -46,11 +30,10 @@ static int check_stack(sl_error *err) {
                    (unsigned long long)limit.rlim_cur >> 10, LEAST_STACK >> 10, LEAST_STACK >> 10);
 }
 
-int cli_process_begin(char **argv, sl_error *err) {
+int cli_process_begin(sl_error *err) {
     open_standard();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    leave_out_blas_threads(argv);
     return check_stack(err);
 }
 

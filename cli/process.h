@@ -9,9 +9,8 @@
 // - Opens descriptors 0 to 2 if the caller closed them, so that no other file gets these numbers. Reads from 0 and writes to 1
 //   then fail; writes to 2 are lost.
 // - Turns a closed pipe and a file-size limit into errors of write().
-// - Restarts the program with OPENBLAS_NUM_THREADS=1 if memory is limited.
 // SL_ERR_MEMORY: the stack is too small.
-int cli_process_begin(char **argv, sl_error *err);
+int cli_process_begin(sl_error *err);
 
 // --quiet: from now on, standard error of this process leads nowhere. Errors still go to the descriptor that was standard
 // error.
@@ -30,7 +29,7 @@ void cli_clear_interrupt(void);
 void cli_wake_at_interrupt(int fd);
 
 // SIGTERM and Ctrl+C write the number of the signal, a byte, to this descriptor, and do nothing else. (A thread that waits in
-// sigwait does not get them all: OpenBLAS has threads that block no signal.)
+// sigwait does not get them all: libraries have threads that block no signal.)
 void cli_catch_ends(int fd);
 
 // Standard output is a pipe that its reader has closed. cli_output_closed: 1 after the call.

@@ -50,8 +50,7 @@ double sl_model_prefill_flops(const sl_model *model, int n_from, int n);
 void sl_sampling_complete(const sl_model *model, const sl_sampling *otherwise, sl_sampling *s);
 int sl_device_is_gpu(const char *device); // 1: an engine on that device would run on a GPU
 // Writes a description of the arithmetic, because the bits of a result depend on the arithmetic as well as on model and flags.
-// On a GPU, writes the GPU's name. On the CPU, writes the instruction set and the BLAS with its core type: "avx512, OpenBLAS
-// 0.3.21 SkylakeX". The environment variables SLEIGH_ISA and OPENBLAS_CORETYPE choose the instruction set and the core type.
+// On a GPU, writes the GPU's name. On the CPU, writes the instruction set, which the environment variable SLEIGH_ISA chooses.
 int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *err);
 
 // sl_engine_new and sl_engine_set_attention with a plan, which can have another method in each layer. The plan is copied. plan

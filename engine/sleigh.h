@@ -194,7 +194,7 @@ SL_API int sl_engine_n_ctx(const sl_engine *engine);
 // Sets the attention of all sessions that have none of their own (sl_generation.attn), from their next decode step on. attn: as
 // in sl_engine_options. After an error the previous methods stay.
 SL_API int sl_engine_set_attention(sl_engine *engine, const char *attn, sl_error *err);
-SL_API void sl_engine_describe(const sl_engine *engine, char *buf, size_t size); // "cpu: avx512, 4 threads, OpenBLAS"
+SL_API void sl_engine_describe(const sl_engine *engine, char *buf, size_t size); // "cpu: avx512, 4 threads"
 
 // What the attention of decode steps read, in bytes of K, V and what methods keep beside them.
 typedef struct sl_attention_work {

@@ -15,7 +15,6 @@ want() { # want PACKAGE TEST...: --plot, the tests of an installed copy or `make
     shift
     "$@" >/dev/null 2>&1 || wanted="$wanted $package"
 }
-library() { [ "$("${CC:-cc}" -print-file-name="lib$1.so")" != "lib$1.so" ]; } # another library may have installed the header
 header() { [ -e "/usr/include/$1" ] || [ -e "/usr/include/$(uname -m)-linux-gnu/$1" ] || [ -e "/usr/local/include/$1" ]; }
 
 need gcc command -v "${CC:-cc}"
@@ -26,7 +25,6 @@ need libc6-dev header stdio.h
 need libjansson-dev header jansson.h
 need libpcre2-dev header pcre2.h
 need libsentencepiece-dev header sentencepiece_processor.h
-need libopenblas-dev library openblas
 need libedit-dev header histedit.h
 need libmicrohttpd-dev header microhttpd.h
 want gnuplot-nox command -v gnuplot

@@ -90,8 +90,7 @@ static void long_task(void *ctx, size_t i, int thread) {
 }
 
 // Threads that wait for a job, and a caller that waits for threads, sleep. A pool that spins would use 100 ms per thread in
-// every round. OpenBLAS's threads spin when they start, and in a virtual machine the time of other guests may count as used, so
-// one quiet round is enough.
+// every round. In a virtual machine the time of other guests may count as used, so one quiet round is enough.
 static void waiting(void) {
     double least = INFINITY;
     test_threads(2);

@@ -1,5 +1,6 @@
 // tests/cli/test_cli_faults.c - faults of the system or the user: closed descriptors, full disks, numbers beyond the limits.
 // The program must end with one line that gives the reason, without lost or partial output.
+#include "backend/cpu/cpu_ops.h"
 #include "cli/eval/fingerprint.h"
 #include "models/safetensors.h"
 #include "tests/support/run_cli.h"
@@ -116,24 +117,22 @@ static void limits(void) {
     }
 }
 
-// Runs a command under `ulimit -v` or `ulimit -d`. OpenBLAS starts a thread for each core before main, and it ends the process
-// if there is no room for their stacks. So blas_threads are 1 where a limit must not depend on the cores of the machine, or "".
-static result run_limited(char kind, int mib, const char *blas_threads, const char *const *args) {
+// Runs a command under `ulimit -v` or `ulimit -d`.
+static result run_limited(char kind, int mib, const char *const *args) {
     char shell[160];
-    snprintf(shell, sizeof shell, "ulimit -%c %d; OPENBLAS_NUM_THREADS=%s exec timeout 30 \"$0\" \"$@\"", kind, mib << 10,
-             blas_threads);
+    snprintf(shell, sizeof shell, "ulimit -%c %d; exec timeout 30 \"$0\" \"$@\"", kind, mib << 10);
     return run_shell(shell, args);
 }
 
 static int ended_before_main(const result *r) {
     enum { NO_LOADER = 127 }; // the loader cannot map the libraries of the program
-    return r->code == NO_LOADER || strstr(r->err, "OpenBLAS blas_thread_init");
+    return r->code == NO_LOADER;
 }
 
 // MiB of address space that the program needs to load and end. cuBLAS takes several hundred of these MiB.
 static int least_address_space(void) {
-    for (int mib = 75; mib < 8192; mib += 50) {
-        result r = run_limited('v', mib, "1", (const char *const[]){"version", NULL});
+    for (int mib = 20; mib < 8192; mib += mib < 100 ? 5 : 25) {
+        result r = run_limited('v', mib, (const char *const[]){"version", NULL});
         int is_crash = r.code == -SIGSEGV && !*r.out && !*r.err; // the constructor of cuBLASLt, for want of memory
         if (ended_before_main(&r) || is_crash) continue;
         CHECK_GOOD(r);
@@ -143,8 +142,8 @@ static int least_address_space(void) {
     return 0;
 }
 
-// With any amount of memory a run ends by itself, with the right text or with one error. (OpenBLAS can wait for memory for
-// ever; a failed check would abort the process.)
+// With any amount of memory a run ends by itself, with the right text or with one error. (A failed check would abort the
+// process.)
 static void short_memory(void) {
 #ifdef __SANITIZE_ADDRESS__
     TEST_SKIP("AddressSanitizer needs all of the address space");
@@ -157,22 +156,20 @@ static void short_memory(void) {
     result whole = run_args(NULL, args);
     CHECK_GOOD(whole);
     snprintf(want, sizeof want, "%s", whole.out);
-    for (int mib = 0; mib <= 570; mib += mib < 330 ? 45 : 80)
-        for (int kind = 0; kind < 3; kind++) { // the last kind: with the threads of OpenBLAS, at every third limit
-            if (kind == 2 && mib / 45 % 3) continue;
-            result r = run_limited(kind == 1 ? 'd' : 'v', mib + (kind == 1 ? 70 : least), kind == 2 ? "" : "1", args);
+    for (int mib = 0; mib <= 80; mib += mib < 40 ? 4 : 10)
+        for (int kind = 0; kind < 2; kind++) {
+            result r = run_limited(kind ? 'd' : 'v', mib + (kind ? 4 : least), args);
             int how = ended_before_main(&r) ? ENDED : r.code ? BAD : GOOD;
             if (how == BAD) {
                 check_error(&r, 1, "");
                 if (r.n_out) FAIL("%d MiB: it failed after \"%s\"", mib, r.out);
             }
             if (how == GOOD) CHECK_STR(r.out, want);
-            if (kind < 2) count[how]++;
+            count[how]++;
         }
     CHECK(count[BAD] >= 8 && count[GOOD] >= 4);
-    result r = run_limited('v', least + 120, "1",
-                           (const char *const[]){"generate", "-m", tiny(), "-t", "2", "-c", "32k", "-p", "x", NULL});
-    check_error(&r, 1, "MiB of address space for 2 threads");
+    result r = run_limited('d', 20, (const char *const[]){"generate", "-m", tiny(), "-t", "2", "-c", "32k", "-p", "x", NULL});
+    check_error(&r, 1, "MiB (32768 tokens) cannot be reserved");
 }
 
 static void short_stack(void) {
@@ -343,30 +340,16 @@ static void resume_elsewhere(void) {
     refused(first, out, "version");
 }
 
-__attribute__((weak)) char *openblas_get_config(void);
-
-// Two OpenBLAS kernels that sum in different orders and run on any supported processor.
-static void blas_core(void) {
-#ifdef __x86_64__
-    static const char *const shells[] = {"OPENBLAS_CORETYPE=Prescott exec \"$0\" \"$@\"",
-                                         "OPENBLAS_CORETYPE=Haswell exec \"$0\" \"$@\""};
+// Two instruction sets that sum in different orders.
+static void other_arithmetic(void) {
+    static const char *const shells[] = {"SLEIGH_ISA=portable exec \"$0\" \"$@\"", "SLEIGH_ISA=avx2 exec \"$0\" \"$@\""};
     char out[256];
+    if (!sl_cpu_has("avx2")) TEST_SKIP("needs AVX2");
     snprintf(out, sizeof out, "%s", in_tmp("out"));
-    result a = RUN_SHELL(shells[0], "version"), b = RUN_SHELL(shells[1], "version");
-    CHECK_GOOD(a);
-    CHECK_GOOD(b);
-    if (!openblas_get_config || !strstr(openblas_get_config(), "DYNAMIC_ARCH"))
-        TEST_SKIP("needs an OpenBLAS with kernels of several processors");
-    CHECK_HAS(a.out, " Prescott");
-    CHECK_HAS(b.out, " Haswell");
-    a = RUN_SHELL(shells[0], SMALL, "--out", out);
-    CHECK_GOOD(a);
-    b = RUN_SHELL(shells[1], SMALL, "--samples", "3", "--out", out);
-    check_error(&b, 2, " Prescott\", but this command has \"");
-    CHECK_HAS(b.err, "was written with arithmetic = ");
-#else
-    TEST_SKIP("needs x86-64");
-#endif
+    result r = RUN_SHELL(shells[0], SMALL, "--out", out);
+    CHECK_GOOD(r);
+    r = RUN_SHELL(shells[1], SMALL, "--samples", "3", "--out", out);
+    check_error(&r, 2, "was written with arithmetic = \"portable\", but this command has \"avx2\"");
 }
 
 // The first and the last bytes of every tensor count. The name of the folder does not.
@@ -427,7 +410,7 @@ static const test_case cases[] = {
     {"weights_under_generate", NEEDS_NOTHING, weights_under_generate},
     {"buckets_under_a_run", NEEDS_NOTHING, buckets_under_a_run},
     {"resume_elsewhere", NEEDS_NOTHING, resume_elsewhere},
-    {"blas_core", NEEDS_NOTHING, blas_core},
+    {"other_arithmetic", NEEDS_NOTHING, other_arithmetic},
     {"fingerprints", NEEDS_NOTHING, fingerprints},
     {"digits", NEEDS_NOTHING, digits},
     {0},
