@@ -19,6 +19,7 @@ enum {
     SL_REF_MOST = 32000,
     SL_REF_INVALID = 32767,
     SL_GEMM_ROWS = 8,   // the row count m of gemm is a multiple of this
+    SL_GEMM_WIDTH = 16, // and the width n of this
     SL_SCORE_LEAD = 16, // score writes whole vectors: up to 15 floats past n_rows, within stride
 };
 
@@ -81,7 +82,7 @@ typedef struct sl_attn_kernels {
     // ---- prefill: fp32 tiles ----
     void (*widen)(sl_kv_run src, int n_rows, int head_dim, float *dst);            // dst: [n_rows][head_dim]
     void (*widen_transposed)(sl_kv_run src, int n_rows, int head_dim, float *dst); // dst: [head_dim][256], zero past n_rows
-    // c (+)= a b: a [m][lda], b [k][ldb], c [m][ldc]; m a multiple of 8, n of 16.
+    // c (+)= a b: a [m][lda], b [k][ldb], c [m][ldc]; m a multiple of SL_GEMM_ROWS, n of SL_GEMM_WIDTH.
     void (*gemm)(const float *a, int lda, const float *b, int ldb, int m, int n, int k, int accumulate, float *c, int ldc);
     // One step of online softmax for one query: s[0, n_visible) becomes 2^(s * scale - m), the other scores of the 256 become
     // 0. Updates m and l. Returns 2^(m_before - m): the caller scales its output so far by it.

@@ -592,7 +592,7 @@ SIMD_INLINE void gather_format(sl_format f, const sl_kv_row *v, const float *coe
     }
 }
 
-static void gather(sl_format format, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out) {
+static void gather(sl_format format, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out){
 #define CALL(f) gather_format(f, v, coef, n, head_dim, out)
     BY_FORMAT(format, CALL)
 #undef CALL
@@ -600,23 +600,28 @@ static void gather(sl_format format, const sl_kv_row *v, const float *coef, int 
 
 // ---- prefill ----
 
-static void widen_transposed(sl_kv_run src, int n_rows, int head_dim, float *dst) {
-    float row[256];
-    for (int j = 0; j < n_rows && src.format != SL_BF16; j++) {
-        widen(sl_kv_run_from(src, head_dim, j), 1, head_dim, row);
-        for (int d = 0; d < head_dim; d++) dst[(size_t)d * SL_TILE + j] = row[d];
-    }
-    for (int d = 0; d < head_dim; d++) {
-        uint32_t *to = (uint32_t *)(dst + (size_t)d * SL_TILE);
-        const bf16 *from = (const bf16 *)src.data + d;
-        for (int j = 0; j < n_rows && src.format == SL_BF16; j++) to[j] = (uint32_t)from[(size_t)j * head_dim] << 16;
-        memset(to + n_rows, 0, (SL_TILE - n_rows) * sizeof *to);
-    }
+SIMD_INLINE void widen_transposed_format(sl_format f, sl_kv_run src, int n_rows, int head_dim, float *dst) {
+    int j = 0;
+    for (; j < n_rows; j += VW)
+        for (int d = 0; d < head_dim; d += VW) {
+            vf x[VW];
+            for (int r = 0; r < VW; r++)
+                x[r] = j + r < n_rows ? load_row(run_row(src, f, head_dim, j + r), f, d, run_factor(src, f, j + r)) : v_set(0);
+            v_transpose(x);
+            for (int i = 0; i < VW; i++) v_store(dst + (size_t)(d + i) * SL_TILE + j, x[i]);
+        }
+    for (int d = 0; d < head_dim; d++) memset(dst + (size_t)d * SL_TILE + j, 0, (size_t)(SL_TILE - j) * sizeof *dst);
+}
+
+static void widen_transposed(sl_kv_run src, int n_rows, int head_dim, float *dst){
+#define CALL(f) widen_transposed_format(f, src, n_rows, head_dim, dst)
+    BY_FORMAT(src.format, CALL)
+#undef CALL
 }
 
 // 8 rows by n_vec vectors of c, summed over k in order.
-CHECKED_BY_ROWS SIMD_INLINE void gemm_tile(const float *a, int lda, const float *b, int ldb, int n_vec, int k, int accumulate,
-                                           float *c, int ldc) {
+CHECKED_BY_ROWS SIMD_INLINE
+    void gemm_tile(const float *a, int lda, const float *b, int ldb, int n_vec, int k, int accumulate, float *c, int ldc) {
     vf acc[SL_GEMM_ROWS][2];
     for (int r = 0; r < SL_GEMM_ROWS; r++)
         for (int v = 0; v < n_vec; v++) acc[r][v] = accumulate ? v_load(c + (size_t)r * ldc + v * VW) : v_set(0);

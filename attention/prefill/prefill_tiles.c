@@ -95,14 +95,14 @@ static int skips(const sl_attn_prefill_args *a, tile *t, int from) {
 static int visit(const sl_attn_prefill_args *a, const sl_attn_kernels *kernels, tile *t, int from, int n) {
     const sl_attn_geom *g = a->geom;
     int dim = g->head_dim, rows = padded(t->rows), h = t->first_head / (g->n_heads / g->n_kv_heads);
-    int n_keys = a->kv.n_kv - from < n ? a->kv.n_kv - from : n;
+    int n_keys = visible(a, t, t->rows - 1, from, n); // of the last token, which sees the most
+    int width = (n_keys + SL_GEMM_WIDTH - 1) / SL_GEMM_WIDTH * SL_GEMM_WIDTH;
     sl_kv_run k = sl_kv_k_run(&a->kv, g->n_kv_heads, dim, from / SL_PAGE, h);
     sl_kv_run v = sl_kv_v_run(&a->kv, g->n_kv_heads, dim, from / SL_PAGE, h);
     kernels->widen_transposed(sl_kv_run_from(k, dim, from % SL_PAGE), n_keys, dim, t->kt);
-    kernels->gemm(t->q, dim, t->kt, SL_PAGE, rows, n, dim, 0, t->s, SL_PAGE);
+    kernels->gemm(t->q, dim, t->kt, SL_PAGE, rows, width, dim, 0, t->s, SL_PAGE);
     if (a->skip_distance > 0 && skips(a, t, from)) return 0;
     kernels->widen(sl_kv_run_from(v, dim, from % SL_PAGE), n_keys, dim, t->v);
-    memset(t->v + (size_t)n_keys * dim, 0, (size_t)(n - n_keys) * dim * sizeof *t->v);
     for (int r = 0; r < rows; r++) {
         float *s = t->s + (size_t)r * SL_PAGE;
         float factor = kernels->softmax_row(s, visible(a, t, r, from, n), sl_score_scale(dim), t->m + r, t->l + r);
@@ -110,7 +110,7 @@ static int visit(const sl_attn_prefill_args *a, const sl_attn_kernels *kernels, 
         kernels->scale_row(t->o + (size_t)r * dim, dim, factor);
         t->lost[r] *= factor;
     }
-    kernels->gemm(t->s, SL_PAGE, t->v, dim, rows, dim, n, 1, t->o, dim);
+    kernels->gemm(t->s, SL_PAGE, t->v, dim, rows, dim, n_keys, 1, t->o, dim);
     return 1;
 }
 

@@ -188,24 +188,34 @@ static int prepare(const sl_backend *be, const sl_shape *shape, sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "scratch memory for prefills on %d threads cannot be allocated", self(be)->n_threads);
 }
 
+enum { MOST_WEIGHTS = 3 }; // q, k and v
+
 typedef struct prefill_call {
-    const sl_weight *w;
+    const sl_weight *w[MOST_WEIGHTS];
+    float *out[MOST_WEIGHTS];
     const float *x;
-    int n_rows, step, accumulate;
-    float *packed, *out;
+    int n_weights, n_rows, step, accumulate;
+    float *packed;
     float *parts; // [thread][SL_PREFILL_PART]
 } prefill_call;
 
 static void pack_block(void *ctx, size_t block, int thread) {
     (void)thread;
     const prefill_call *c = ctx;
-    ops()->pack(c->w, c->x, c->n_rows, (int)block, c->packed);
+    ops()->pack(c->w[0], c->x, c->n_rows, (int)block, c->packed);
+}
+
+static size_t n_pieces(const prefill_call *c, int weight) {
+    return (size_t)(c->w[weight]->n_rows + c->step - 1) / (size_t)c->step;
 }
 
 static void prefill_piece(void *ctx, size_t p, int thread) {
     const prefill_call *c = ctx;
-    int from = (int)p * c->step, to = from + c->step < c->w->n_rows ? from + c->step : c->w->n_rows;
-    ops()->prefill(c->w, c->packed, c->n_rows, from, to, c->accumulate, c->out, c->parts + SL_PREFILL_PART * (size_t)thread);
+    int i = 0;
+    for (; p >= n_pieces(c, i); i++) p -= n_pieces(c, i);
+    int from = (int)p * c->step, to = from + c->step < c->w[i]->n_rows ? from + c->step : c->w[i]->n_rows;
+    ops()->prefill(c->w[i], c->packed, c->n_rows, from, to, c->accumulate, c->out[i],
+                   c->parts + SL_PREFILL_PART * (size_t)thread);
 }
 
 // Outputs of one piece. Many threads get smaller pieces, so that each has some.
@@ -216,23 +226,24 @@ static int prefill_step(int n_outs, int n_threads) {
     return step;
 }
 
-static void linear_prefill(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
-    char *scratch = grow_scratch(c, w->n_cols);
+// Multiplies x by weights with equal orders of their columns, so that x is packed once. all: the members before n_rows.
+static void linear_prefill(cpu_backend *c, prefill_call all, int n_rows) {
+    int n = all.w[0]->n_cols, n_outs = 0;
+    char *scratch = grow_scratch(c, n);
     SL_CHECK(scratch != NULL); // because prepare has allocated the memory
     SL_CHECK(sl_threads_n() <= c->n_threads);
-    for (int r = 0, rows; r < n_rows; r += rows) {
-        rows = n_rows - r < SL_PREFILL_ROWS ? n_rows - r : SL_PREFILL_ROWS;
-        int n_blocks = (rows + ops()->tile_rows - 1) / ops()->tile_rows, step = prefill_step(w->n_rows, c->n_threads);
-        prefill_call call = {.w = w,
-                             .x = x + (size_t)r * w->n_cols,
-                             .n_rows = rows,
-                             .step = step,
-                             .accumulate = accumulate,
-                             .packed = (float *)(scratch + parts_size(c)),
-                             .out = out + (size_t)r * w->n_rows,
-                             .parts = (float *)scratch};
-        spread((size_t)rows * w->n_cols > SMALL, (size_t)n_blocks, pack_block, &call);
-        sl_parallel((size_t)((w->n_rows + step - 1) / step), prefill_piece, &call);
+    for (int i = 0; i < all.n_weights; i++) n_outs += all.w[i]->n_rows;
+    all.step = prefill_step(n_outs, c->n_threads);
+    all.parts = (float *)scratch, all.packed = (float *)(scratch + parts_size(c));
+    size_t pieces = 0;
+    for (int i = 0; i < all.n_weights; i++) pieces += n_pieces(&all, i);
+    for (; n_rows > 0; n_rows -= all.n_rows) {
+        all.n_rows = n_rows < SL_PREFILL_ROWS ? n_rows : SL_PREFILL_ROWS;
+        size_t blocks = (size_t)(all.n_rows + ops()->tile_rows - 1) / (size_t)ops()->tile_rows;
+        spread((size_t)all.n_rows * n > SMALL, blocks, pack_block, &all);
+        sl_parallel(pieces, prefill_piece, &all);
+        all.x += (size_t)all.n_rows * n;
+        for (int i = 0; i < all.n_weights; i++) all.out[i] += (size_t)all.n_rows * all.w[i]->n_rows;
     }
 }
 
@@ -298,9 +309,25 @@ static void linear_ordered(cpu_backend *c, const sl_weight *w, const float *x, i
 static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int accumulate,
                    float *out) {
     if (mode == SL_LINEAR_PREFILL && w->activations == SL_ACT_FLOAT)
-        linear_prefill(self(be), w, x, n_rows, accumulate, out);
+        linear_prefill(self(be), (prefill_call){.w = {w}, .out = {out}, .x = x, .n_weights = 1, .accumulate = accumulate},
+                       n_rows);
     else
         (w->order ? linear_ordered : linear_in_order)(self(be), w, x, n_rows, accumulate, out);
+}
+
+// Several weights and the same rows: out[i] = x w[i]^T.
+static void linear_several(const sl_backend *be, int n, const sl_weight *const *w, const void *x, int n_rows,
+                           sl_linear_mode mode, float *const *out) {
+    int is_packed_once = mode == SL_LINEAR_PREFILL;
+    prefill_call all = {.x = x, .n_weights = n};
+    for (int i = 0; i < n; i++) {
+        all.w[i] = w[i], all.out[i] = out[i];
+        is_packed_once &= w[i]->activations == SL_ACT_FLOAT && !w[i]->order;
+    }
+    if (is_packed_once)
+        linear_prefill(self(be), all, n_rows);
+    else
+        for (int i = 0; i < n; i++) linear(be, w[i], x, n_rows, mode, 0, out[i]);
 }
 
 static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode,
@@ -398,12 +425,12 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     float *q = a->work, *k = q + a->n_rows * q_dim, *v = k + a->n_rows * kv_dim;
     const float *x = a->x.rows;
     const sl_kv_rows layer = {a->k_layer, a->v_layer, {a->k_format, a->v_format}, a->k_scales, a->v_scales};
-    linear(be, a->k, x, a->n_rows, a->mode, 0, k);
-    linear(be, a->v, x, a->n_rows, a->mode, 0, v);
+    // q, too, if all rows need it
+    linear_several(be, a->first ? 2 : 3, (const sl_weight *[]){a->k, a->v, a->q}, x, a->n_rows, a->mode, (float *[]){k, v, q});
     finish_heads(k, a->n_rows, a->n_kv_heads, dim, a->k_bias, a->k_norm, a->norm_eps);
     finish_heads(v, a->n_rows, a->n_kv_heads, dim, a->v_bias, NULL, 0);
     sl_cpu_rope_append(a->rope, a->rows, a->n_rows, 0, a->n_kv_heads, NULL, k, v, layer);
-    if (n) linear(be, a->q, x + (size_t)a->first * a->q->n_cols, n, a->mode, 0, q);
+    if (n && a->first) linear(be, a->q, x + (size_t)a->first * a->q->n_cols, n, a->mode, 0, q);
     finish_heads(q, n, a->n_heads, dim, a->q_bias, a->q_norm, a->norm_eps);
     sl_cpu_rope_append(a->rope, a->rows + a->first, n, a->n_heads, 0, q, NULL, NULL, layer);
     return (sl_queries){.data = q, .stride = q_dim};
@@ -430,8 +457,7 @@ void sl_cpu_swiglu(float *gate, const float *up, size_t n) {
 
 static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, sl_normed x, int n_rows,
                     sl_linear_mode mode, void *work, void *out) {
-    linear(be, gate, x.rows, n_rows, mode, 0, out);
-    linear(be, up, x.rows, n_rows, mode, 0, work);
+    linear_several(be, 2, (const sl_weight *[]){gate, up}, x.rows, n_rows, mode, (float *[]){out, work});
     sl_cpu_swiglu(out, work, (size_t)n_rows * gate->n_rows);
 }
 
