@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 
 enum {
+    MOST_THREADS = 1024,
     SMALL = 1 << 14,   // elements below which threads cost more than they save
     INT_ROWS = 64,     // rows of x that are rounded to integers at a time
     ORDERED_ROWS = 64, // rows of x that are brought into the order of a weight's columns at a time
@@ -86,7 +87,8 @@ int sl_cpu_choose(sl_error *err) {
 }
 
 int sl_cpu_cores(void) {
-    return sl_host_cpus("");
+    int n = sl_host_cpus("");
+    return n < MOST_THREADS ? n : MOST_THREADS;
 }
 
 void sl_cpu_arithmetic(char *buf, size_t size) {
@@ -593,8 +595,8 @@ const sl_backend *sl_cpu_memory(void) {
 }
 
 int sl_cpu_check_threads(int n_threads, sl_error *err) {
-    if (n_threads >= 0 && n_threads <= 1024) return 0;
-    return sl_fail(err, SL_ERR_ARG, "{n_threads} %d: expected 1 to 1024, or 0 for every core", n_threads);
+    if (n_threads >= 0 && n_threads <= MOST_THREADS) return 0;
+    return sl_fail(err, SL_ERR_ARG, "{n_threads} %d: expected 1 to %d, or 0 for every core", n_threads, MOST_THREADS);
 }
 
 int sl_cpu_open(int n_threads, const sl_backend **out, sl_error *err) {

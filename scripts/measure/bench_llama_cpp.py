@@ -73,17 +73,17 @@ def llama_rows(a):
 
 # ---- both, in turn ----
 
-def checked(command, **environment):
-    p = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+def checked(command):
+    p = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if p.returncode:
         sys.exit(f"{' '.join(command)}: exit {p.returncode}")
     return p.stdout
 
 
-def sleigh_figures(a, core):
+def sleigh_figures(a):
     """{(test, depth, attn): figure}"""
     rows = json.loads(checked([a.sleigh, "bench", "decode", "-m", a.model, "-t", str(a.threads), "--device", "cpu", "-d",
-                               ",".join(map(str, a.depths)), "-n", str(a.steps), "--attn", a.attn, "-q", "-o", "json"], **core))
+                               ",".join(map(str, a.depths)), "-n", str(a.steps), "--attn", a.attn, "-q", "-o", "json"]))
     found = {}
     for r in rows:
         found["decode", r["depth"], f"Sleigh, {r['attn']}"] = r["step_ms"]
@@ -105,11 +105,6 @@ def llama_figures(a, flash):
         else:
             about = f"llama-cpp-python {r['version']} ({r['system'].strip(' |')})"
     return found, about
-
-
-def openblas_core(sleigh):
-    words = checked(["scripts/openblas_core.sh", sleigh]).strip()
-    return dict([words.split("=")]) if words else {}
 
 
 def table(rounds):
@@ -145,10 +140,10 @@ def main():
         return llama_rows(a)
     if not os.path.exists(a.llama_python):
         sys.exit(f"{a.llama_python} is missing; the script's help tells how to make it")
-    core, rounds, about = openblas_core(a.sleigh), [], []
+    rounds, about = [], []
     for i in range(a.rounds):
         figures = {}
-        for name, measure in (("Sleigh", lambda: sleigh_figures(a, core)), ("llama.cpp", lambda: llama_figures(a, 0)),
+        for name, measure in (("Sleigh", lambda: sleigh_figures(a)), ("llama.cpp", lambda: llama_figures(a, 0)),
                               ("llama.cpp with flash attention", lambda: llama_figures(a, 1))):
             print(f"round {i + 1} of {a.rounds}: {name}", file=sys.stderr, flush=True)
             found, text = measure()
