@@ -82,7 +82,13 @@ static const char bench_notes[] =
     "numbers of sequences and rows, for the heads of --model (default: Llama-3.1-8B's), on a GPU or the CPU. It writes the\n"
     "table from which auto chooses (docs/bench.md). It also times dense prefill, the masks of --mask-method and prefill with\n"
     "random masks over -p tokens (-p 0: not), for the crossover of --attn-prefill=auto. It takes --calibration, -m, --attn,\n"
-    "-b, -d, -p, -r, --device, -t, --mask-method, --mask-density and --query-deviation.\n";
+    "-b, -d, -p, -r, --device, -t, --mask-method, --mask-density and --query-deviation.\n"
+    "\n"
+    "`sleigh bench attn --cliffs` times every method that the device offers (or the methods of --attn) over S or the\n"
+    "parameter in its place, from 1 to 8192, over rows and sequences, on flat and on peaked attention and with --states on\n"
+    "that of a model. It prints the cells above 1.1 times the time of dense attention, and the places where more rows or\n"
+    "sequences take less than 0.95 of the time (docs/bench.md). It takes -m, --attn, -b, -d, -r, --device, -t, --states,\n"
+    "--query-deviation, --cliffs-seconds and -o.\n";
 
 static const char compare_notes[] =
     "Dense attention answers each prompt first. Then each method of --attn answers it, from the same dense prefill. (With\n"

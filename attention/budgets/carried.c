@@ -168,12 +168,12 @@ static void certify(sl_layer *l, const sl_threshold_step *s) {
     double epsilon = sl_attn_get(spec, "epsilon"), share = epsilon / (1 + epsilon), size = sqrt(s->squares);
     sl_stated stated = sl_stated_of(sl_attn_get(spec, "delta"), (sl_stated_bound)sl_attn_get(spec, "bound"));
     double b = sl_threshold_error(&l->state->threshold, s, &stated, share, sl_attn_get(spec, "aim"));
-    int certified = b <= share * size; // false for NaN
+    int certified = sl_is_certified(b, size, share);
     l->goes_dense = !certified && sl_attn_has(spec, "on-miss") && sl_attn_chooses(spec, "on-miss", "dense");
     for (int h = 0; h < l->args->geom->n_heads; h++) {
         sl_attn_report *r = l->heads[h].report;
-        r->error_bound = (float)(b == 0 ? 0 : b / size);
-        r->stated_error = (float)(b < size ? b / (size - b) : b == 0 ? 0 : INFINITY); // NaN: not bounded
+        r->error_bound = (float)sl_relative_bound(b, size);
+        r->stated_error = (float)sl_stated_error(b, size);
         r->certified = (uint32_t)certified;
     }
 }

@@ -51,6 +51,20 @@ static inline SL_HOST_DEVICE double sl_error_bound(const sl_stated *s, double sp
     return sqrt(s->bound == SL_STATED_CHI2 ? sl_chi2_quantile(s, spread) * B : s->z * s->z * B);
 }
 
+// The two functions below read b and the norm of the output, |mu^|. Both can be infinite or NaN: a row of V can be, and its
+// square can exceed fp32. Then there is no bound.
+
+// epsilon' = b / (|mu^| - b); infinity: there is no bound.
+static inline SL_HOST_DEVICE double sl_stated_error(double b, double norm) {
+    if (!(norm < INFINITY) || !(b <= norm)) return INFINITY; // also for NaN
+    return b > 0 ? b / (norm - b) : 0;                       // infinity for b = norm
+}
+
+// Whether epsilon' <= epsilon. share: epsilon / (1 + epsilon).
+static inline SL_HOST_DEVICE int sl_is_certified(double b, double norm, double share) {
+    return norm < INFINITY && b <= share * norm;
+}
+
 // ---- what a layer carries ----
 
 typedef struct sl_threshold {
@@ -69,7 +83,7 @@ typedef struct sl_threshold_step {
     double light; // of light rows
     double k;     // steps of kappa: light / kappa
     double kappa; // the largest of a head
-    double B;     // kappa light; a method may widen it
+    double B;     // kappa light; a method may widen it. Infinity: the sizes bound nothing
     // k and B that the draws of a head would have had, where the head took every row instead.
     double spared_k, spared_B;
     double trace_squares; // tr C^2: kappa^4 times the sum over pairs of light draws of (u.u')^2, u a draw's unit vector;
@@ -100,7 +114,9 @@ static inline SL_HOST_DEVICE double sl_threshold_error(sl_threshold *t, const sl
                                                        double share, double aim) {
     // The spread of the earlier steps is less noisy, but a step whose rows differ from theirs can have its errors on fewer
     // lines.
-    double own = s->trace_squares > 0 && s->B > 0 ? s->trace_squares / (s->B * s->B) : t->spread;
+    int draws = s->trace_squares != 0 && s->B > 0 && s->B < INFINITY;
+    double own = draws ? s->trace_squares / (s->B * s->B) : t->spread;
+    if (!(own <= 1)) own = 1; // also for NaN
     double spread = own > t->spread ? own : t->spread, norm = sqrt(s->squares);
     double b = sl_error_bound(stated, spread, s->kappa, s->B, s->k);
     double planned = b;
@@ -108,10 +124,10 @@ static inline SL_HOST_DEVICE double sl_threshold_error(sl_threshold *t, const sl
         planned = sl_error_bound(stated, spread, s->kappa, s->B + s->spared_B, s->k + s->spared_k);
     double allowed = share * norm / planned;
     sl_threshold_move(t, s, planned > 0 ? t->margin * allowed * allowed : 4);
-    if (s->B > 0) t->margin *= b <= share * norm ? 1 + 0.1 * (1 - aim) : 1 - 0.1 * aim;
+    if (s->B > 0) t->margin *= sl_is_certified(b, norm, share) ? 1 + 0.1 * (1 - aim) : 1 - 0.1 * aim;
     if (t->margin < 0.01) t->margin = 0.01;
     if (t->margin > 2) t->margin = 2;
-    t->spread = 0.7 * t->spread + 0.3 * (own < 1 ? own : 1);
+    t->spread = 0.7 * t->spread + 0.3 * own;
     return b;
 }
 

@@ -15,9 +15,11 @@ enum {
     SL_BLOCK = 32,         // rows that share an exponent reference (masses.h)
     SL_REF_EMPTY = -32768, // ref of a block whose masses are all 0
     // The refs of a head with draws lie within +-SL_REF_MOST, 22,180 nats. The refs of sizes p |v| differ from them by up to
-    // 126. SL_REF_INVALID marks a block with a larger score or NaN. The masses of such a block are 0 (sl_masses_out_of_range).
+    // SL_SIZE_UNIT_MOST. SL_REF_INVALID marks a block with a larger score or NaN. The masses of such a block are 0
+    // (sl_masses_out_of_range).
     SL_REF_MOST = 32000,
     SL_REF_INVALID = 32767,
+    SL_SIZE_UNIT_MOST = 126,
     SL_GEMM_ROWS = 8,   // the row count m of gemm is a multiple of this
     SL_GEMM_WIDTH = 16, // and the width n of this
     SL_SCORE_LEAD = 16, // score writes whole vectors: up to 15 floats past n_rows, within stride
@@ -62,7 +64,8 @@ typedef struct sl_attn_kernels {
     void (*masses)(const float *score, int n_rows, bf16 *stored, int16_t *ref, uint64_t *mass);
     // Sizes stored_j |v_j|^power, power 1 or 2, in the format of masses. stored, ref: of the masses. norm: [n_rows]. A size is
     // a bf16 product, rounded at each step. Its unit is 2^e, the smallest power of two not below the largest product of the
-    // block, with |e| <= 126, so sizes are at most 1. size_ref = ref + e.
+    // block, with |e| <= 126, so sizes are at most 1. size_ref = ref + e. A block with a product that is infinite or NaN has e
+    // = SL_SIZE_UNIT_MOST. No finite |v| of the cache reaches it: |v| is below 2^65.
     void (*sizes)(const bf16 *stored, const int16_t *ref, const bf16 *norm, int n_rows, int power, bf16 *size_stored,
                   int16_t *size_ref, uint64_t *mass);
     // Bit i: stored[i] >= least, for the 32 stored masses of a block. bf16 >= 0 have the order of their bits as integers.

@@ -470,20 +470,23 @@ static void masses(const float *s, int n_rows, bf16 *stored, int16_t *ref, uint6
 
 SIMD_INLINE void sizes_of_block(const bf16 *stored, int ref, const bf16 *norm, int power, bf16 *size_stored, int16_t *size_ref,
                                 uint64_t *mass) {
-    vi u[SL_BLOCK / VW];
-    vf top = v_set(0);
+    vi u[SL_BLOCK / VW], top = {0};
     for (int i = 0; i < SL_BLOCK / VW; i++) {
         vf norms = v_load_bf16(norm + i * VW);
         u[i] = nearest_bf16(v_load_bf16(stored + i * VW) * norms);
         if (power == 2) u[i] = nearest_bf16((vf)(u[i] << 16) * norms);
-        top = v_max(top, (vf)(u[i] << 16));
+        vi bits = u[i] & 0x7fff, larger = bits > top; // bits of numbers >= 0 have their order; those of NaN are the largest
+        top = (bits & larger) | (top & ~larger);
     }
-    int most = sl_f32_to_bf16(v_max_lane(top)), e = ((most + 0x7f) >> 7) - 127; // smallest integer not below log2 of most
-    e = e < -126 ? -126 : e > 126 ? 126 : e;
+    int most = 0;
+    for (int i = 0; i < VW; i++) most = top[i] > most ? top[i] : most;
+    int e = ((most + 0x7f) >> 7) - 127; // smallest integer not below log2 of most
+    e = e < -SL_SIZE_UNIT_MOST ? -SL_SIZE_UNIT_MOST : e > SL_SIZE_UNIT_MOST ? SL_SIZE_UNIT_MOST : e;
     float unit = -sl_bf16_to_f32((bf16)((127 - e) << 7)); // -2^-e
     for (int i = 0; i < SL_BLOCK / VW; i++) u[i] = nearest_bf16(-v_max((vf)(u[i] << 16) * unit, v_set(-1)));
     *mass = store_block(u, size_stored);
-    int both = ref + e > SL_REF_EMPTY ? ref + e : SL_REF_EMPTY + 1; // only heads beyond SL_REF_MOST reach this limit
+    int both = ref + e > SL_REF_EMPTY ? ref + e : SL_REF_EMPTY + 1; // only heads beyond SL_REF_MOST reach the limits
+    if (both > SL_REF_INVALID) both = SL_REF_INVALID;
     *size_ref = (int16_t)(most == 0 ? SL_REF_EMPTY : both);
 }
 

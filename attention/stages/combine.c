@@ -10,6 +10,11 @@ double sl_norm(const float *x, int n) {
     return sqrt(square);
 }
 
+double sl_relative_bound(double b, double norm) {
+    if (!(norm < INFINITY) || !(b >= 0)) return INFINITY;
+    return b > 0 ? b / norm : 0; // infinity for norm = 0
+}
+
 // x->rows[i]: row draws.row[i] of K, or of V. page_of: sl_k_page or sl_v_page
 static void point_at(sl_head *x, sl_kv_run (*page_of)(const sl_group *g, int page)) {
     const sl_group *g = x->group;
@@ -27,11 +32,11 @@ void sl_refine(sl_head *x) {
 
 void sl_combine(sl_head *x, sl_normaliser normaliser, int refined) {
     const sl_draws *d = &x->draws;
-    double total = (double)sl_masses_total(&x->masses), sum = 0, squares = 0;
+    double sum = 0, squares = 0;
     float top = -INFINITY;
     for (int i = 0; refined && i < d->n; i++) top = fmaxf(top, x->score[i]);
     for (int i = 0; i < d->n; i++) {
-        double p = refined ? exp2(x->score[i] - top) : (double)sl_masses_of_row(&x->masses, d->row[i]) / total;
+        double p = refined ? exp2(x->score[i] - top) : sl_masses_probability(&x->masses, d->row[i]);
         double share = d->count[i] * p * d->inv_pi[i];
         x->coef[i] = (float)share;
         sum += share, squares += share * share;

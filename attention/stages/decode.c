@@ -226,7 +226,10 @@ static void finish_masses(const call *c, sl_head *x) {
         masses->top = SL_REF_EMPTY;
         masses->uniform = 1u << 30;
     }
-    if (x->sizes.stored) sl_masses_finish(&x->sizes);
+    if (x->sizes.stored) {
+        sl_masses_finish(&x->sizes);
+        x->is_unbounded = sl_sizes_out_of_range(&x->sizes, masses);
+    }
     if (c->stages.draw->prepare && !x->needs_exact) c->stages.draw->prepare(x);
 }
 
@@ -240,9 +243,26 @@ static void fall_back(const call *c, sl_head *x) {
 }
 
 static void repair(const call *c, sl_head *x) {
-    if (!c->layers[x->group->query - c->args->seqs].goes_dense) return;
-    fall_back(c, x);
-    x->report->stated_error = 0;
+    if (c->layers[x->group->query - c->args->seqs].goes_dense) fall_back(c, x);
+}
+
+// After the repair of all heads of a layer: exact attention has no error, if its output is a number.
+static void state_repaired(const sl_layer *l) {
+    const sl_attn_geom *g = l->args->geom;
+    double squares = 0;
+    for (int h = 0; h < g->n_heads; h++) squares += pow(sl_norm(l->heads[h].out, g->head_dim), 2);
+    for (int h = 0; h < g->n_heads; h++) {
+        sl_attn_report *r = l->heads[h].report;
+        r->error_bound = (float)sl_relative_bound(0, sqrt(squares));
+        r->stated_error = (float)sl_stated_error(0, sqrt(squares));
+    }
+}
+
+// An output that is no number has no bound. Of a layer, sl_threshold_settle states the bound.
+static void check_bound(sl_head *x) {
+    sl_attn_report *r = x->report;
+    if (!isnan(r->error_bound))
+        r->error_bound = (float)fmax(r->error_bound, sl_relative_bound(0, sl_norm(x->out, x->group->head_dim)));
 }
 
 static void draw_and_combine(const call *c, sl_head *x) {
@@ -250,6 +270,7 @@ static void draw_and_combine(const call *c, sl_head *x) {
     x->report->budget = (uint32_t)x->S;
     if (x->needs_exact) {
         fall_back(c, x);
+        check_bound(x);
         if (c->stages.propose->report) c->stages.propose->report(x);
         return;
     }
@@ -258,6 +279,7 @@ static void draw_and_combine(const call *c, sl_head *x) {
     if (c->stages.draw->expect) c->stages.draw->expect(x);
     sl_combine(x, c->stages.normaliser, refined);
     if (c->stages.draw->measure) c->stages.draw->measure(x);
+    check_bound(x);
     x->report->samples = (uint32_t)x->draws.n_draws;
     x->report->v_rows = (uint32_t)x->draws.n;
     if (c->stages.propose->report) c->stages.propose->report(x);
@@ -367,6 +389,8 @@ static void run(call *c) {
     if (draw->settle) sl_parallel(n_seqs, settle_task, c);
     for (int s = 0; s < n_seqs; s++) repairs |= c->layers[s].goes_dense;
     if (repairs) sl_parallel(n_items, repair_task, c);
+    for (int s = 0; s < n_seqs; s++)
+        if (c->layers[s].goes_dense) state_repaired(&c->layers[s]);
     sl_parallel(n_pairs, report_task, c);
 }
 

@@ -80,6 +80,14 @@ static void run(sl_head *x) {
     take_newest(x);
 }
 
+static int bounds_scores(const sl_head *x) {
+    for (int page = 0; page < sl_kv_n_built(x->group->kv); page++)
+        if (!(sl_quantised_bound(x, page) <= SL_MOST_SCORE_BOUND)) return 0; // also for NaN
+    return 1;
+}
+
+// Sizes that bound nothing can hide rows from the draws. So the bound is infinite, unless every row was taken.
+//
 // A drawn row's summand is at most kappa (Z~ / Z) |v - mu| / (|v| + m), and |v - mu| / (|v| + m) <= max(1, |mu| / m).
 static void measure(sl_head *x) {
     if (!is_certified(x) || n_proposed(x) == 0) return;
@@ -87,8 +95,7 @@ static void measure(sl_head *x) {
     double widen = ratio * fmax(1, sl_norm(x->out, x->group->head_dim) / size_of_mean(x));
     x->step.B *= widen * widen;
     x->step.kappa *= widen;
-    for (int page = 0; x->step.light > 0 && page < sl_kv_n_built(x->group->kv); page++)
-        if (!(sl_quantised_bound(x, page) <= SL_MOST_SCORE_BOUND)) x->step.B = INFINITY;
+    if (!x->report->fallback && (x->is_unbounded || !bounds_scores(x))) x->step.B = INFINITY;
     if (sl_attn_chooses(x->group->args->spec, "bound", "chi2"))
         x->step.trace_squares = pow(x->step.kappa, 4) * sl_pairs(x, x->out);
 }

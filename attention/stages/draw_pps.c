@@ -6,11 +6,18 @@
 // implies |err| <= epsilon |mu|, and |err| > b has probability delta at most. Try i has the share delta / 2^i of delta and
 // uniform numbers that no other try uses. Its plan uses the estimate of the previous try, so the plan does not depend on the
 // draws of the try.
+//
+// The sizes bound nothing where a |v| is infinite or NaN (sl_sizes_out_of_range). Then a layer has no bound, and a head that
+// certifies its own error attends to every row exactly.
 #include "attention/stages/stages.h"
 
 #include <math.h>
 
 enum { MOST_TRIES = 3 }; // after so many tries, every row is taken once
+
+static int certifies_head(const sl_attn_spec *spec) {
+    return sl_attn_states_error(spec) && !sl_attn_certifies_layer(spec);
+}
 
 static void estimate(sl_head *x) {
     sl_combine(x, SL_BY_TOTAL, 0);
@@ -37,7 +44,7 @@ static void certify_head(sl_head *x, double epsilon) {
         double b = x->unit * sl_bound_of_draws(&s, (double)r.light, r.k);
         x->report->tries = (uint32_t)i;
         x->report->budget = (uint32_t)S;
-        x->report->error_bound = (float)(b == 0 ? 0 : b / norm); // the output may be 0
+        x->report->error_bound = (float)sl_relative_bound(b, norm);
         if (b <= epsilon / (1 + epsilon) * norm) return;
     }
     sl_take_every_row(x);
@@ -50,7 +57,7 @@ static void run(sl_head *x) {
     int shared = sl_attn_chooses(spec, "pps", "sys");
     if (sl_carries_threshold(spec))
         sl_draw_of_layer(x, shared, estimate);
-    else if (epsilon > 0)
+    else if (certifies_head(spec))
         certify_head(x, epsilon);
     else
         sl_draw_take_all(&x->sizes, x->S, shared, x->u, &x->draws);
@@ -60,6 +67,7 @@ static void prepare(sl_head *x) {
     x->unit = sl_masses_share(&x->sizes, 1, &x->masses); // sizes in units of the output
     x->units = sl_masses_units(&x->sizes, &x->masses);
     sl_budget_profile(x);
+    if (x->is_unbounded && certifies_head(x->group->args->spec)) x->needs_exact = 1;
 }
 
 static void plan(sl_layer *l) {
@@ -69,8 +77,9 @@ static void plan(sl_layer *l) {
 
 static void measure(sl_head *x) {
     const sl_attn_spec *spec = x->group->args->spec;
-    if (sl_attn_certifies_layer(spec) && sl_attn_chooses(spec, "bound", "chi2"))
-        x->step.trace_squares = pow(x->step.kappa, 4) * sl_pairs(x, NULL);
+    if (!sl_attn_certifies_layer(spec)) return;
+    if (x->is_unbounded) x->step.B = INFINITY;
+    if (sl_attn_chooses(spec, "bound", "chi2")) x->step.trace_squares = pow(x->step.kappa, 4) * sl_pairs(x, NULL);
 }
 
 static int keeps(const sl_attn_spec *spec) {

@@ -277,8 +277,8 @@ static void measure(sl_head *x) {
     if (n == 0) return;
     for (int d = 0; d < dim; d++) square_of_sum += sum[d] * sum[d];
     x->report->largest_draw = (float)most;
-    if (n > 1)
-        x->report->standard_error = (float)(sqrt(fmax(squares - square_of_sum / n, 0) * n / (n - 1)) / sl_norm(x->out, dim));
+    double deviation = squares - square_of_sum / n; // NaN stays NaN: there is no standard error
+    if (n > 1) x->report->standard_error = (float)(sqrt((deviation < 0 ? 0 : deviation) * n / (n - 1)) / sl_norm(x->out, dim));
     sl_sort((uint64_t *)share, n); // positive doubles have the order of their bits
     x->report->pareto_shape = (float)sl_pareto_shape(share, n);
 }

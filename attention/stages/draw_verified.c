@@ -92,7 +92,6 @@ static void permute(verified *f, int from, int to) { // positions [from, to) of 
 // Writes the fixed rows and the first m rows of the permutation into draws.row, and their e^s into x->coef.
 static void take(verified *f, int m) {
     sl_head *x = f->x;
-    double total = (double)sl_masses_total(&x->masses);
     x->draws.n = 0;
     for (int j = 0; j < f->n; j++)
         if (f->mark[j] == FIXED) x->draws.row[x->draws.n++] = j;
@@ -101,8 +100,7 @@ static void take(verified *f, int m) {
     f->shift = -INFINITY;
     for (int i = 0; !f->exact && i < x->draws.n; i++) f->shift = fmax(f->shift, x->score[i]);
     for (int i = 0; i < x->draws.n; i++)
-        x->coef[i] =
-            (float)(f->exact ? (double)sl_masses_of_row(&x->masses, x->draws.row[i]) / total : exp2(x->score[i] - f->shift));
+        x->coef[i] = (float)(f->exact ? sl_masses_probability(&x->masses, x->draws.row[i]) : exp2(x->score[i] - f->shift));
 }
 
 typedef struct totals {
@@ -152,6 +150,10 @@ static void report_tail(sl_head *x, const totals *t, int m) {
     x->report->heavy_tail = sl_is_heavy_tail(kurtosis, m);
 }
 
+static double at_least_0(double x) { // NaN stays NaN, and then every row is taken
+    return x < 0 ? 0 : x;
+}
+
 static void estimate(verified *f, int m) {
     sl_head *x = f->x;
     int dim = x->group->head_dim;
@@ -169,8 +171,8 @@ static void estimate(verified *f, int m) {
     }
     f->D = fixed.e + t.e * f->n_residual / m;
     f->N = sqrt(all);
-    f->sigma = sqrt(fmax(0, (t.squares - t.e * t.e / m) / (m - 1)));
-    f->trace = fmax(0, (t.ev_squares - own) / (m - 1));
+    f->sigma = sqrt(at_least_0((t.squares - t.e * t.e / m) / (m - 1)));
+    f->trace = at_least_0((t.ev_squares - own) / (m - 1));
     report_tail(x, &t, m);
     if (f->bound == SL_BOUND_CLT) return;
     f->base = (sl_bernstein){.n = f->n_residual,

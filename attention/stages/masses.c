@@ -54,6 +54,12 @@ uint64_t sl_masses_of_row(const sl_masses *masses, int j) {
     return to_global(before + unit_mass(masses->stored[j]), shift) - to_global(before, shift) + masses->uniform;
 }
 
+double sl_masses_probability(const sl_masses *masses, int j) {
+    int octaves = masses->ref[j / SL_BLOCK] - masses->top;
+    double mass = ldexp(sl_bf16_to_f32(masses->stored[j]), 38 + octaves) + (double)masses->uniform; // 2^top is 2^30 << 8
+    return mass / (double)sl_masses_total(masses);
+}
+
 void sl_masses_of_block(const sl_masses *masses, int b, uint64_t mass[SL_BLOCK]) {
     int shift = masses->top - masses->ref[b];
     uint64_t in_block = 0, before = 0;
@@ -83,6 +89,12 @@ double sl_masses_units(const sl_masses *masses, const sl_masses *of) {
 
 int sl_masses_out_of_range(const sl_masses *masses) {
     return masses->top > SL_REF_MOST || masses->top < -SL_REF_MOST;
+}
+
+int sl_sizes_out_of_range(const sl_masses *sizes, const sl_masses *masses) {
+    for (int b = 0; b < sizes->n_blocks; b++)
+        if (sizes->ref[b] != SL_REF_EMPTY && sizes->ref[b] - masses->ref[b] >= SL_SIZE_UNIT_MOST) return 1;
+    return 0;
 }
 
 void sl_masses_mix(sl_masses *masses, double alpha) {

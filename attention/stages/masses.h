@@ -34,6 +34,9 @@ void sl_masses_finish(sl_masses *masses);
 void sl_masses_truncate(sl_masses *masses, int n);
 uint64_t sl_masses_running(const sl_masses *masses, int j); // C_j: mass up to and including row j; C_{-1} = 0
 uint64_t sl_masses_of_row(const sl_masses *masses, int j);  // C_j - C_{j-1}
+// p_j from the stored mass. An integer mass is 0 below 2^-30 of the largest mass of its block, and such a row can have a large
+// p |v|.
+double sl_masses_probability(const sl_masses *masses, int j);
 void sl_masses_of_block(const sl_masses *masses, int b, uint64_t mass[SL_BLOCK]);
 uint64_t sl_masses_total(const sl_masses *masses);    // C_{n-1}
 double sl_masses_log2_total(const sl_masses *masses); // of sum_j 2^(s_j), up to the rounding of stored masses
@@ -42,6 +45,9 @@ double sl_masses_share(const sl_masses *masses, uint64_t mass, const sl_masses *
 // The total of `of` in units of mass of `masses`: sl_masses_share of this mass is 1.
 double sl_masses_units(const sl_masses *masses, const sl_masses *of);
 int sl_masses_out_of_range(const sl_masses *masses); // 1: a score is NaN, too large or too small for stored masses
+// 1: a size is infinite or NaN, because |v| is, or because the square of v exceeds fp32. Then the sizes of the other rows are
+// about 0. `masses`: from which the kernel `sizes` has computed them.
+int sl_sizes_out_of_range(const sl_masses *sizes, const sl_masses *masses);
 void sl_masses_mix(sl_masses *masses, double alpha); // p <- (1 - alpha) p + alpha / n
 // Writes the k rows of largest mass, ascending in row. On ties the lower row comes first. Rows of zero mass do not count.
 // Returns the number of rows, at most k.

@@ -156,7 +156,11 @@ float sl_quantised_bound(const sl_head *x, int page) {
 
 static void report(const sl_head *x) {
     float most = 0;
-    for (int page = 0; page <= sl_kv_n_built(x->group->kv); page++) most = fmaxf(most, sl_quantised_bound(x, page));
+    for (int page = 0; page <= sl_kv_n_built(x->group->kv); page++) {
+        float bound = sl_quantised_bound(x, page);
+        most = isnan(bound) ? INFINITY : fmaxf(most, bound);
+        if (isinf(most)) break;
+    }
     x->report->score_bound = most * 0.69314718f; // from log2 units
 }
 

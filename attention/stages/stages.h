@@ -140,6 +140,7 @@ typedef struct sl_head {
     sl_masses masses, sizes; // sizes: only if sl_draw.size_power is not 0
     int S;                   // budget
     int needs_exact;         // sl_masses_out_of_range(&masses): every row is attended to exactly
+    int is_unbounded;        // sl_sizes_out_of_range(&sizes, &masses): draws in proportion to sizes bound no error
     double unit, units;      // of sizes: a unit of size in the unit of kappa, and its inverse (carried.c)
     double kappa;            // the layer's threshold; 0: the head searches for its own
     sl_threshold_step step;  // of this head
@@ -245,6 +246,8 @@ void sl_refine(sl_head *x); // x->score[i]: the exact score of draws.row[i], in 
 // Fills x->out from x->draws, with the scores x->score (refined = 1) or the masses x->masses (refined = 0).
 void sl_combine(sl_head *x, sl_normaliser normaliser, int refined);
 double sl_norm(const float *x, int n); // Euclidean
+// b / norm as a report states it: 0 for b = 0; infinity where b or the norm is infinite or NaN, because then there is no bound.
+double sl_relative_bound(double b, double norm);
 
 // ---- draws over the heads of a layer: budget.c ----
 
@@ -292,7 +295,9 @@ extern const sl_proposal sl_propose_exact, sl_propose_nothing, sl_propose_unifor
     sl_propose_hashes, sl_propose_bernoulli, sl_propose_bernoulli_group, sl_propose_buckets, sl_propose_centroids,
     sl_propose_cells;
 
-enum { SL_MOST_SCORE_BOUND = 40 }; // a page with a larger bound states no error
+// In log2 units. A page with a larger bound states no error. Sizes grow with the bound of their page, and integers keep 38
+// octaves below the largest size. The rows that round to 0 then have at most 2^-26 of the largest mass times norm.
+enum { SL_MOST_SCORE_BOUND = 12 };
 // The bound of a proposed score's error in a page, in log2 units.
 float sl_quantised_bound(const sl_head *x, int page);
 void sl_score_exact(const sl_group *g, int page, float *score); // an sl_proposal.score, for pages without page extras

@@ -2,6 +2,7 @@
 #include "cli/bench/calibrate.h"
 #include "base/number.h"
 #include "cli/attn/attn_list.h"
+#include "cli/bench/calibrate_gpu.h"
 #include "cli/bench/calibrate_host.h"
 #include "cli/error_text.h"
 #include "cli/io.h"
@@ -10,11 +11,6 @@
 #include "cli/process.h"
 #include "engine/engine.h"
 #include "models/source.h"
-
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#include "cli/bench/attn_timing.h"
-#endif
 
 #include <limits.h>
 #include <math.h>
@@ -171,7 +167,7 @@ static int check_flags(const cli_bench_flags *o, sl_error *err) {
     return sl_device_check(o->run->device.name, err);
 }
 
-static int offered(const sl_attn_spec *spec, const sl_attn_geom *geom, int on_gpu, sl_error *err) {
+int cli_decode_offered(const sl_attn_spec *spec, const sl_attn_geom *geom, int on_gpu, sl_error *err) {
     char text[512];
     sl_attn_format(spec, text, sizeof text);
     if (on_gpu ? !sl_attn_on_gpu(spec) : sl_attn_check_decode(spec, NULL))
@@ -192,7 +188,7 @@ static int list_specs(const cli_list *methods, if_not_offered rule, const sl_att
     for (int i = 0; !rc && i < list.n; i++) {
         sl_error why;
         if (list.specs[i].method == &sl_method_dense) continue;
-        rc = offered(&list.specs[i], geom, on_gpu, &why);
+        rc = cli_decode_offered(&list.specs[i], geom, on_gpu, &why);
         if (rc && rule == LEAVE_OUT_AND_SAY) cli_say("calibrate: left out: %s", cli_error_text(&why));
         if (rc && rule != IS_ERROR)
             rc = 0;
@@ -244,7 +240,7 @@ static sl_attn_geom geometry_of(const sl_auto_table *t) {
     return (sl_attn_geom){.n_layers = 1, .n_heads = t->n_heads, .n_kv_heads = t->n_kv_heads, .head_dim = t->head_dim};
 }
 
-static int find_geometry(const cli_model_options *o, sl_attn_geom *geom, sl_error *err) {
+int cli_geometry_of(const cli_model_options *o, sl_attn_geom *geom, sl_error *err) {
     sl_config c;
     *geom = without_model;
     int rc = o->path ? sl_config_load(sl_source_documents(o->source), &c, err) : 0;
@@ -279,79 +275,40 @@ static void find_limits(const cli_grid *g, int *n_pages, int *n_seqs, int *n_tok
 
 // ---- clocks ----
 
-#ifdef SLEIGH_CUDA
-typedef struct gpu_clock {
-    sl_bench_attn *bench;
-    int repetitions;
-} gpu_clock;
-
-static int gpu_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, double *us, sl_error *err) {
-    gpu_clock *c = ctx;
-    int lengths[n_seqs], most = spec->plus ? spec->plus->cuda->max_rows : spec->method->cuda->max_rows;
-    sl_bench_attn_result result = {0};
-    *us = NAN;
-    if (most && n_kv > most) return 0;
-    for (int i = 0; i < n_seqs; i++) lengths[i] = n_kv;
-    int rc = sl_bench_attn_decode(c->bench, spec, n_seqs, lengths, c->repetitions, &result, err);
-    *us = result.time.us;
-    return rc;
-}
-
-static int gpu_prefill(void *ctx, const sl_attn_spec *spec, double density, sl_auto_length *l, sl_error *err) {
-    const sl_attn_spec dense = {.method = &sl_method_dense};
-    gpu_clock *c = ctx;
-    sl_bench_attn_time exact = {0}, mask = {0}, attention = {0};
-    double reached;
-    int rc = sl_bench_attn_prefill(c->bench, &dense, l->n_tokens, 0, c->repetitions, &exact, err);
-    if (!rc) rc = sl_bench_attn_mask(c->bench, spec, l->n_tokens, c->repetitions, &mask, err);
-    if (!rc) rc = sl_bench_attn_masked(c->bench, l->n_tokens, density, c->repetitions, &reached, &attention, err);
-    l->dense_us = exact.us, l->mask_us = mask.us, l->attention_us = attention.us;
-    return rc;
-}
-
-// The same check as in the CUDA backend, which is not open here.
-static int open_gpu(const char *device, const cli_grid *g, const sl_auto_table *t, gpu_clock *c, sl_error *err) {
+static int open_gpu(const char *device, const cli_grid *g, const sl_auto_table *t, int repetitions, cli_gpu_clock **c,
+                    sl_error *err) {
     const sl_attn_geom geom = geometry_of(t);
-    sl_bench_attn_limits limits = {.query_deviation = t->query_deviation, .device = sl_bench_gpu_index(device)};
-    find_limits(g, &limits.n_pages, &limits.n_seqs, &limits.n_tokens);
-    return sl_bench_attn_open(&geom, &limits, &c->bench, err);
+    cli_gpu_sizes sizes = {.query_deviation = t->query_deviation, .repetitions = repetitions};
+    find_limits(g, &sizes.n_pages, &sizes.n_seqs, &sizes.n_tokens);
+    return cli_gpu_clock_open(device, &geom, &sizes, c, err);
 }
 
 static int calibrate_gpu(const cli_bench_flags *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {
-    gpu_clock c = {.repetitions = o->bench->repetitions ? o->bench->repetitions : GPU_REPETITIONS};
-    int rc = open_gpu(o->run->device.name, g, t, &c, err);
-    if (!rc) rc = cli_calibrate(&(cli_clock){.time = gpu_time, .prefill = gpu_prefill, .ctx = &c}, g, t, err);
-    sl_bench_attn_close(c.bench);
+    cli_gpu_clock *c;
+    int repetitions = o->bench->repetitions ? o->bench->repetitions : GPU_REPETITIONS;
+    int rc = open_gpu(o->run->device.name, g, t, repetitions, &c, err);
+    const cli_clock clock = {.time = cli_gpu_clock_time, .prefill = cli_gpu_clock_prefill, .ctx = c};
+    if (!rc) rc = cli_calibrate(&clock, g, t, err);
+    cli_gpu_clock_close(c);
     return rc;
 }
 
 int cli_calibrate_gpu(const char *device, const char *reason, sl_auto_table *t, sl_error *err) {
     enum { FEW = 9, LEAST_ROWS = 16 * 1024 };
-    gpu_clock c = {.repetitions = FEW};
+    cli_gpu_clock *c;
     cli_grid g = {.n_seqs = {.at = {1, 4, 16}, .n = 3},
                   .n_kv = {.at = {2048, 4096, 8192, 16384, 32768, 65536, 131072}, .n = 7},
                   .most_rows = 256 * 1024,
                   .n_tokens = gpu_grid.n_tokens,
                   .most_tokens = 32 * 1024};
-    int rc = open_gpu(device, &g, t, &c, err);
-    for (; rc == SL_ERR_MEMORY && g.most_rows > LEAST_ROWS; rc = open_gpu(device, &g, t, &c, err))
+    int rc = open_gpu(device, &g, t, FEW, &c, err);
+    for (; rc == SL_ERR_MEMORY && g.most_rows > LEAST_ROWS; rc = open_gpu(device, &g, t, FEW, &c, err))
         g.most_rows /= 2, g.most_tokens /= 2;
-    if (!rc)
-        rc = cli_calibrate_announced(&(cli_clock){.time = gpu_time, .prefill = gpu_prefill, .ctx = &c}, &g, reason, t, err);
-    sl_bench_attn_close(c.bench);
+    const cli_clock clock = {.time = cli_gpu_clock_time, .prefill = cli_gpu_clock_prefill, .ctx = c};
+    if (!rc) rc = cli_calibrate_announced(&clock, &g, reason, t, err);
+    cli_gpu_clock_close(c);
     return rc;
 }
-#else
-static int calibrate_gpu(const cli_bench_flags *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {
-    (void)g;
-    return cli_calibrate_gpu(o->run->device.name, NULL, t, err);
-}
-
-int cli_calibrate_gpu(const char *device, const char *reason, sl_auto_table *t, sl_error *err) {
-    (void)reason, (void)t;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "--device %.40s: this build has no CUDA", device);
-}
-#endif
 
 static int calibrate_cpu(const cli_bench_flags *o, const cli_grid *g, sl_auto_table *t, sl_error *err) {
     const sl_attn_geom geom = geometry_of(t);
@@ -451,7 +408,7 @@ int cmd_calibrate(const cli_bench_flags *o, sl_error *err) {
     sl_attn_geom geom;
     char path[4096];
     int rc = check_flags(o, err), on_gpu = sl_device_is_gpu(device);
-    if (!rc) rc = find_geometry(&o->run->model, &geom, err);
+    if (!rc) rc = cli_geometry_of(&o->run->model, &geom, err);
     if (!rc)
         rc = begin_table(device, &geom, attention->query_deviation, is_given ? &attention->attns : &all_candidates,
                          is_given ? IS_ERROR : LEAVE_OUT_AND_SAY, &t, err);

@@ -1,7 +1,7 @@
 // cli/bench/calibrate.h - measures the table from which --attn=auto and --attn-prefill=auto choose (attention/auto.h):
 // for `sleigh bench attn --calibrate`, and with fewer sizes at the first use of auto on a GPU (attn_auto.h).
 //
-// calibrate.c owns the sizes, the methods and the output. A clock measures the time: attn_timing.h on a GPU, calibrate_host.h
+// calibrate.c owns the sizes, the methods and the output. A clock measures the time: calibrate_gpu.h on a GPU, calibrate_host.h
 // on the CPU. Both clocks call the functions that the engine calls, for one layer.
 #ifndef SLEIGH_CALIBRATE_H
 #define SLEIGH_CALIBRATE_H
@@ -45,6 +45,11 @@ int cli_calibrate_gpu(const char *device, const char *reason, sl_auto_table *tab
 // The part of cli_calibrate_gpu after the clock was made. Measures the largest size twice first, to estimate the seconds.
 int cli_calibrate_announced(const cli_clock *clock, const cli_grid *grid, const char *reason, sl_auto_table *table,
                             sl_error *err);
+
+// The shape of one layer's attention in the model of --model; without a model, of Llama-3.1-8B.
+int cli_geometry_of(const cli_model_options *o, sl_attn_geom *geom, sl_error *err);
+// SL_ERR_UNSUPPORTED: the device does not offer decoding with this method for this shape.
+int cli_decode_offered(const sl_attn_spec *spec, const sl_attn_geom *geom, int on_gpu, sl_error *err);
 
 int cmd_calibrate(const cli_bench_flags *o, sl_error *err);
 

@@ -24,7 +24,12 @@ struct cli_host_clock {
     sl_workspace ws;
     bf16 *quantiles; // table for sl_dummy_fill
     sl_threads *threads, *outside;
+    const cli_attn_states *states; // NULL: normal numbers
 };
+
+void cli_host_clock_use(cli_host_clock *c, const cli_attn_states *states) {
+    c->states = states;
+}
 
 int cli_host_clock_open(const sl_attn_geom *geom, int n_pages, double query_deviation, int n_threads, int repetitions,
                         cli_host_clock **out, sl_error *err) {
@@ -85,6 +90,25 @@ static void fill_queries(const cli_host_clock *c, float *q, size_t n) {
     }
 }
 
+// Copies the first n_kv rows of the states to a sequence.
+static void fill_rows(cli_host_clock *c, const sl_kv_seq *seq, int n_kv) {
+    const cli_attn_states *s = c->states;
+    size_t row = (size_t)c->geom.head_dim;
+    for (int h = 0; h < c->geom.n_kv_heads; h++)
+        for (int j = 0; j < n_kv; j++) {
+            size_t from = ((size_t)h * s->n_rows + j) * row;
+            size_t to = (((size_t)seq->pages[j / SL_PAGE] * c->geom.n_kv_heads + h) * SL_PAGE + j % SL_PAGE) * row;
+            memcpy((bf16 *)c->pool.k + to, s->k + from, row * sizeof(bf16));
+            memcpy((bf16 *)c->pool.v + to, s->v + from, row * sizeof(bf16));
+        }
+}
+
+static void fill_model_queries(const cli_host_clock *c, float *q, int n_seqs) {
+    size_t n = (size_t)c->geom.n_heads * c->geom.head_dim;
+    const bf16 *from = c->states->q + (size_t)(c->states->n_steps - 1) * n;
+    for (size_t i = 0; i < n_seqs * n; i++) q[i] = sl_bf16_to_f32(from[i % n]);
+}
+
 static int open_batch(cli_host_clock *c, const sl_attn_spec *spec, int n_seqs, int n_kv, batch *b, sl_error *err) {
     const sl_attn_ops *ops = spec->method->cpu;
     sl_kv_need need[SL_MAX_NEEDS];
@@ -98,13 +122,17 @@ static int open_batch(cli_host_clock *c, const sl_attn_spec *spec, int n_seqs, i
     b->state = calloc(n_seqs, state + 1), b->before = calloc(n_seqs, state + 1);
     if (!b->seqs || !b->queries || !b->q || !b->out || !b->state || !b->before)
         return sl_fail(err, SL_ERR_MEMORY, "calibrate: out of memory");
-    fill_queries(c, b->q, n_seqs * row);
+    if (c->states)
+        fill_model_queries(c, b->q, n_seqs);
+    else
+        fill_queries(c, b->q, n_seqs * row);
     int rc = sl_workspace_reserve(&c->ws, ops->workspace(&c->geom, spec, n_seqs, 1, n_kv), err);
     int n_needs = ops->needs ? ops->needs(spec, need) : 0;
     for (int i = 0; !rc && i < n_needs; i++) rc = sl_kv_keep(&c->pool, need[i], err);
     for (int s = 0; !rc && s < n_seqs; s++) {
         rc = sl_kv_reserve(&c->pool, &b->seqs[s], n_kv, err);
         if (rc) return rc;
+        if (c->states) fill_rows(c, &b->seqs[s], n_kv);
         b->seqs[s].n_tokens = n_kv - 1; // as in the engine: build the extras before the newest row
         for (int i = 0; i < n_needs; i++) sl_kv_build(&c->pool, &b->seqs[s], 0, need[i]);
         b->seqs[s].n_tokens = n_kv;

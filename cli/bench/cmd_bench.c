@@ -1,6 +1,7 @@
 // cli/bench/cmd_bench.c - sleigh bench [SUBJECT]: chooses the subject that is timed.
 #include "cli/bench/cmd_bench.h"
 #include "cli/bench/calibrate.h"
+#include "cli/bench/cliffs.h"
 
 #include <string.h>
 
@@ -8,6 +9,11 @@ int cmd_bench(const char *subject, const cli_bench_flags *o, sl_error *err) {
     static const char *const of_calibrate[] = {"--mask-method", "--mask-density", NULL};
     const char *other = o->bench->calibrate ? NULL : cli_given_flag(o->given, of_calibrate);
     if (other) return sl_fail(err, SL_ERR_ARG, "flag %s needs --calibrate: sleigh bench attn --calibrate", other);
+    static const char *const of_cliffs[] = {"--cliffs-seconds", NULL};
+    other = o->bench->cliffs ? NULL : cli_given_flag(o->given, of_cliffs);
+    if (other) return sl_fail(err, SL_ERR_ARG, "flag %s needs --cliffs: sleigh bench attn --cliffs", other);
+    if (o->bench->cliffs && subject && !strcmp(subject, "attn")) return cmd_cliffs(o, err);
+    if (o->bench->cliffs) return sl_fail(err, SL_ERR_ARG, "flag --cliffs needs the subject attn: sleigh bench attn --cliffs");
     if (o->bench->calibrate && subject && !strcmp(subject, "attn")) return cmd_calibrate(o, err);
     if (o->bench->calibrate)
         return sl_fail(err, SL_ERR_ARG, "flag --calibrate needs the subject attn: sleigh bench attn --calibrate");

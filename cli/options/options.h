@@ -164,8 +164,8 @@ typedef struct cli_tokenize_options {
 typedef struct cli_bench_options {
     cli_ints batches, depths, n_prompts, n_gens, pairs; // pairs: prompt and generated tokens, alternating; n 0: not given
     const char *phase, *mask_method, *states, *fill;
-    int calibrate, repetitions, ragged, copy; // repetitions 0: not given
-    double mask_density, query_spread, memory_rate, hot_hits;
+    int calibrate, cliffs, repetitions, ragged, copy; // repetitions 0: not given
+    double mask_density, query_spread, memory_rate, hot_hits, cliffs_seconds;
     int hot_hits_given;
 } cli_bench_options;
 

@@ -194,7 +194,7 @@ static void check_sizes(const layer *l, int head) {
                  s[j]);
         if (j >= l->n_sized) continue;
         for (int d = 0; d < DIM; d++) norm += pow(sl_bf16_to_f32(values_of(l, head)[j][d]), 2);
-        got = x->stored_w[j] * x->unit, want = x->stored_p[j] * (sqrt(norm) + m) * exp2(fmin(b, 40));
+        got = x->stored_w[j] * x->unit, want = x->stored_p[j] * (sqrt(norm) + m) * exp2(fmin(b, 12));
         double below = 0x1p-8 + 0.001 * fmin(b, 40), least = 1e-30, above = (m > 0 ? 2 : 1) * 0x1p-7 + below;
         if (l->is && !l->certifies)
             got = (double)x->w[j] / all, want = 0.99 * x->stored_p[j] / of_built + 0.01 / l->n_sized, below = above = 1e-6,
@@ -220,7 +220,7 @@ static output combine(const layer *l, int head, const model_draw *d) {
         if (d->count[j] || j >= l->n_sized) top = fmax(top, s[j]);
     for (int j = 0; j < l->n; j++) {
         double times = j >= l->n_sized ? 1 : d->count[j] * d->inv_pi[j];
-        double share = times * (l->is ? exp2(s[j] - top) : watched[head].p[j]);
+        double share = times * (l->is ? exp2(s[j] - top) : watched[head].stored_p[j]);
         if (times == 0) continue;
         sum += share, squares += share * share;
         for (int c = 0; c < DIM; c++) o.out[c] += share * sl_bf16_to_f32(values_of(l, head)[j][c]);
@@ -315,13 +315,14 @@ static void check_same_step(const layer *l, int head, const sl_threshold_step *g
     NEAR(head, got->trace_squares, want->trace_squares, 1e-4 + 4 * near);
 }
 
-// santa-is widens kappa by (Z~ / Z^) max(1, |mu^| / m), and B by its square. B is unbounded where a page's scores are.
-static void widen(const layer *l, int head, const output *o, sl_threshold_step *s) {
+// santa-is widens kappa by (Z~ / Z^) max(1, |mu^| / m), and B by its square. B is unbounded where a page's scores
+// are, unless every row was taken.
+static void widen(const layer *l, int head, const output *o, int took_all, sl_threshold_step *s) {
     if (!l->is || !l->certifies || !l->n_sized) return;
     double by = exp2(watched[head].log2_total - o->log2_total) * fmax(1, norm_of(o->out, DIM) / size_of_mean(l, head));
     s->kappa *= by, s->B *= by * by;
     for (int page = 0; page < l->n_sized / SL_PAGE; page++)
-        if (s->light > 0 && score_bound(l, head, page) > 40) s->B = INFINITY;
+        if (!took_all && score_bound(l, head, page) > 12) s->B = INFINITY;
 }
 
 // 1: every head attended to every row after its draw, because the layer's error is not certified. check_layer checks why.
@@ -381,7 +382,7 @@ static sl_threshold_step check_head(const layer *l, int head, double kappa) {
     CHECK_INT(r->fallback, p.fallback || is_repaired(l));
     if (l->carries || l->certifies) NEAR(head, r->kappa, p.fallback ? 0 : (float)(p.draw.kappa * x->unit), 1e-6);
     check_same_step(l, head, &x->drawn, &p.step, 1e-9);
-    widen(l, head, &o, &p.step);
+    widen(l, head, &o, p.fallback, &p.step);
     if (l->certifies && l->bound == SL_STATED_CHI2 && l->n_sized)
         p.step.trace_squares =
             pow(p.step.kappa, 4) * model_pairs(&p.draw, l->n_sized, values_of(l, head), l->is ? o.out : NULL);

@@ -367,7 +367,7 @@ static void check_second(ref_cache *c, const sl_attn_spec *spec, int head, int *
         f.e[j] = dot / sqrt(DIM) / log(2);
         top = fmax(top, f.e[j]);
     }
-    for (int j = 0; j < n; j++) f.e[j] = quest ? exp2(f.e[j] - top) : f.got->p[j]; // stored masses are the oracle's
+    for (int j = 0; j < n; j++) f.e[j] = quest ? exp2(f.e[j] - top) : f.got->stored_p[j]; // stored masses are the oracle's
     fix_rows(&f, spec, unit, quest ? exp2(f.got->log2_total - top) : 1);
     sl_rng_id id = {5, c->queries[0].sequence, c->queries[0].position, 2, (uint32_t)head};
     permute_residual(&f, &id);

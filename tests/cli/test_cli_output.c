@@ -273,6 +273,16 @@ static void calibrate(void) {
     check_fields("bench attn --calibrate", &printed);
 }
 
+#define CLIFFS                                                                                                                 \
+    "bench", "attn", "--cliffs", "-m", tiny(), "--device", "cpu", "-b", "1", "-d", "64,65", "-r", "1", "--attn", "santa-pps:S=4"
+
+static void cliffs(void) {
+    result json = RUN(CLIFFS, "-o", "json"), csv = RUN(CLIFFS, "-o", "csv"), jsonl = RUN(CLIFFS, "-o", "jsonl");
+    names printed = keys_of(&json);
+    check_fields("bench attn --cliffs", &printed);
+    check_csv(&csv, &jsonl);
+}
+
 #define COMPARE                                                                                                                \
     "compare", "-m", tiny(), "-p", "The sky is", "-n", "3", "--prefill-check", "1", "--attn-prefill", "sample",                \
         "--attn-prefill-layer", "0=dense", "--attn", "santa:S=4,santa-pps:epsilon=0.3:certify=layer", "--attention"
@@ -443,6 +453,7 @@ static const test_case cases[] = {
     {"bench", NEEDS_NOTHING, bench},
     {"bench-attn", NEEDS_GPU, bench_attn},
     {"calibrate", NEEDS_NOTHING, calibrate},
+    {"cliffs", NEEDS_NOTHING, cliffs},
     {"compare", NEEDS_NOTHING, compare_methods},
     {"perplexity", NEEDS_NOTHING, perplexity},
     {"eval", NEEDS_NOTHING, eval},

@@ -3,6 +3,7 @@
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
+#include "tests/support/bad_values.h"
 #include "tests/support/decode_check.h"
 #include "tests/support/extremes.h"
 
@@ -207,11 +208,82 @@ static void extras(void) {
         ref_cache_free(&c);
     }
 }
+
+// ---- values whose norm fp32 cannot hold ----
+
+enum { BAD_ROW = 2 * SL_PAGE - 1 }; // the last row of a page: the newest row of a step, and in a built page in the next step
+
+// Decodes the steps up to `position`. The steps before BAD_ROW do not see the bad row, and they plan a threshold.
+static decode_fixture decode_up_to(ref_cache *c, const char *attn, int position) {
+    decode_fixture r = fixture_new(c, attn, 5);
+    for (int at = BAD_ROW - 4; at <= position; at++) {
+        fixture_go_back(&r, BAD_ROWS - 1 - at);
+        if (at < position)
+            fixture_decode(&r);
+        else
+            fixture_launch(&r);
+    }
+    return r;
+}
+
+static int is_number(const decode_fixture *r) {
+    for (int i = 0; i < BAD_HEADS * BAD_DIM; i++)
+        if (!isfinite(sl_bf16_to_f32(r->out[i]))) return 0;
+    return 1;
+}
+
+// As bounds/layers on the CPU: such a step is not certified, and it has no bound unless its heads attended exactly.
+static void bad_values_of_layers(void) {
+    static const char *const methods[] = {"santa-pps:epsilon=0.2", "santa-pps:epsilon=0.2:bound=clt",
+                                          "santa-pps:epsilon=0.2:bound=bernstein", "santa-is:proposal=int8:epsilon=0.2",
+                                          "santa-is:proposal=int8:epsilon=0.2:bound=clt"};
+    for (int m = 0; m < 5; m++)
+        for (int kind = 0; kind < n_bad_values; kind++)
+            for (int built = 0; built < 2; built++) {
+                ref_cache c = bad_cache();
+                bad_plant(&c, kind, BAD_ROW);
+                decode_fixture r = decode_up_to(&c, methods[m], BAD_ROW + built);
+                int draws = m < 3 || (built && r.stats.fallbacks == 0); // santa-is takes the newest page exactly
+                CHECK_INT(r.stats.stated, 1);
+                if (bad_values[kind].is_number) CHECK(is_number(&r));
+                if (draws || !is_number(&r)) {
+                    if (r.stats.certified || r.stats.unbounded != 1)
+                        FAIL("%s, %s, built %d: %g is stated", methods[m], bad_values[kind].name, built, r.stats.stated_most);
+                }
+                fixture_free(&r);
+                ref_cache_free(&c);
+            }
+}
+
+// A head that certifies its own error attends to every row.
+static void bad_values_of_heads(void) {
+    for (int kind = 0; kind < n_bad_values; kind++)
+        for (int built = 0; built < 2; built++) {
+            ref_cache c = bad_cache();
+            bad_plant(&c, kind, BAD_ROW);
+            decode_fixture r = decode_up_to(&c, "santa-pps:epsilon=0.2:certify=head", BAD_ROW + built);
+            CHECK(r.stats.fallbacks >= 1);
+            double mu[BAD_DIM], p[BAD_ROWS];
+            float out[BAD_DIM];
+            ref_attention(&c, 0, 1, c.q + BAD_DIM, BAD_ROW + built + 1, p, mu);
+            for (int d = 0; d < BAD_DIM; d++) out[d] = sl_bf16_to_f32(r.out[BAD_DIM + d]);
+            double error = ref_relative(out, mu, BAD_DIM);
+            if (bad_values[kind].is_number && !(error < 0.02))
+                FAIL("%s, built %d: head 1 is off by %g", bad_values[kind].name, built, error);
+            fixture_free(&r);
+            ref_cache_free(&c);
+        }
+}
 #endif
 
 static const test_case cases[] = {
-    GPU_CASE("huge-scores", huge_scores), GPU_CASE("all-far-below", all_far_below),
-    GPU_CASE("nan-query", nan_query),     GPU_CASE("nan-key", nan_key),
-    GPU_CASE("extras", extras),           {0},
+    GPU_CASE("huge-scores", huge_scores),
+    GPU_CASE("all-far-below", all_far_below),
+    GPU_CASE("nan-query", nan_query),
+    GPU_CASE("nan-key", nan_key),
+    GPU_CASE("extras", extras),
+    GPU_CASE("bad-values-of-layers", bad_values_of_layers),
+    GPU_CASE("bad-values-of-heads", bad_values_of_heads),
+    {0},
 };
 const test_suite suite_cuda_extremes = {"cuda_extremes", cases};

@@ -26,8 +26,8 @@ static void run(sl_head *x) {
     double total = 0;
     CHECK(x->group->kv->n_kv <= MODEL_ROWS && x->group->head_dim == MODEL_DIM);
     *w = (watched_head){.ran = 1, .n = x->masses.n, .n_sized = x->sizes.stored ? x->sizes.n : 0, .S = x->S};
-    for (int j = 0; j < w->n; j++) total += w->p[j] = (double)sl_masses_of_row(&x->masses, j);
-    for (int j = 0; j < w->n; j++) w->p[j] /= total, w->stored_p[j] = stored(&x->masses, j, x->masses.top) / total;
+    for (int j = 0; j < w->n; j++) total += (double)sl_masses_of_row(&x->masses, j);
+    for (int j = 0; j < w->n; j++) w->stored_p[j] = stored(&x->masses, j, x->masses.top) / total;
     for (int j = 0; j < w->n_sized; j++)
         w->stored_w[j] = stored(&x->sizes, j, x->sizes.top), w->w[j] = sl_masses_of_row(&x->sizes, j);
     w->log2_total = log2(total) + x->masses.top - 38; // mass 2^top is the integer 2^38
@@ -217,7 +217,7 @@ void model_carry_budget(sl_threshold *t, const sl_threshold_step *s, double rows
 
 double model_carry_error(sl_threshold *t, const sl_threshold_step *s, const model_rule *r) {
     double share = r->epsilon / (1 + r->epsilon), size = sqrt(s->squares);
-    double own = s->trace_squares > 0 && s->B > 0 ? s->trace_squares / s->B / s->B : t->spread;
+    double own = s->trace_squares > 0 && s->B > 0 && s->B < INFINITY ? s->trace_squares / s->B / s->B : t->spread;
     double spread = fmin(1, fmax(own, t->spread)), b = model_bound(r->bound, r->delta, spread, s->kappa, s->B, s->k);
     double planned = model_bound(r->bound, r->delta, spread, s->kappa, s->B + s->spared_B, s->k + s->spared_k);
     move(t, s, planned > 0 ? t->margin * pow(share * size / planned, 2) : 4);

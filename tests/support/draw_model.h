@@ -10,13 +10,13 @@ enum { MODEL_ROWS = 2304, MODEL_DIM = 32, MODEL_HEADS = 8 };
 
 // What a decode did for one query head: watch_draw fills it.
 typedef struct watched_head {
-    int ran;                                           // 0: the head was not drawn (sl_head.needs_exact)
-    int n, n_sized, S;                                 // rows; rows with a size; the budget at the draw
-    double p[MODEL_ROWS];                              // the row's mass as a share of the total mass
-    double stored_p[MODEL_ROWS], stored_w[MODEL_ROWS]; // p, and w in its unit, before they become integers
-    double log2_total;                                 // of the total mass
-    uint64_t w[MODEL_ROWS];                            // sizes
-    double unit;                                       // of w, as a share of the total mass
+    int ran;                           // 0: the head was not drawn (sl_head.needs_exact)
+    int n, n_sized, S;                 // rows; rows with a size; the budget at the draw
+    double stored_p[MODEL_ROWS];       // the row's stored mass as a share of the total mass
+    double stored_w[MODEL_ROWS];       // w in its unit, before it becomes an integer
+    double log2_total;                 // of the total mass
+    uint64_t w[MODEL_ROWS];            // sizes
+    double unit;                       // of w, as a share of the total mass
     int top_above;                     // exponent of the unit of sizes, less the largest exponent of a block that has sizes
     int count[MODEL_ROWS];             // c_j
     double inv_pi[MODEL_ROWS];         // 1 / pi_j; 0: not drawn

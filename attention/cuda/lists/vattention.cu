@@ -266,6 +266,10 @@ __device__ float largest_norm(const verified_params &p, select_space *s, int seq
     return __uint_as_float((uint32_t)max_block(s, most) << 16);
 }
 
+__device__ double at_least_0(double x) { // NaN stays NaN, and then every row is taken
+    return x < 0 ? 0 : x;
+}
+
 template <int DIM> struct plan_space {
     double sums[2][DIM];     // sum of e^s v of lists 0 and 1
     float factor[2][CHUNKS]; // factor of each chunk's sums
@@ -304,8 +308,8 @@ __device__ estimates estimate(const verified_params &p, int head, const head_pla
     for (int i = 0; i < MOMENT_SUMS; i++) moments[i] = sum_lanes(moments[i]);
     double e = moments[0], squares = moments[1], ev_squares = moments[2];
     estimates f = {.n = n, .D = D + e * n / n_base, .N = sqrt(all)};
-    f.sigma = sqrt(fmax(0.0, (squares - e * e / n_base) / (n_base - 1)));
-    f.trace = fmax(0.0, (ev_squares - sampled / n_base) / (n_base - 1));
+    f.sigma = sqrt(at_least_0((squares - e * e / n_base) / (n_base - 1)));
+    f.trace = at_least_0((ev_squares - sampled / n_base) / (n_base - 1));
     f.kurtosis = sl_kurtosis(e, squares, moments[3], moments[4], n_base);
     f.base = {.n = (int)n, .m = n_base, .e = e, .squares = squares, .ev_squares = ev_squares, .ev = sqrt(sampled)};
     f.base.fixed = D, f.base.numerator = f.N;

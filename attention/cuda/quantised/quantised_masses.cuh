@@ -15,7 +15,8 @@ namespace {
 
 enum {
     PASS = 4,                         // heads scored together: two halves of 16 rows share the 8 columns of an mma
-    SIZE_UNBOUNDED_AT = SIZE_UNIT_AT, // bit of a block mass of sizes: the page's bound is above SL_MOST_SCORE_BOUND
+    SIZE_UNBOUNDED_AT = SIZE_UNIT_AT, // bit of a block mass of sizes: the page's bound is above SL_MOST_SCORE_BOUND, or a size
+                                      // is infinite or NaN
 };
 
 // ---- masses ----
@@ -222,7 +223,7 @@ __device__ void store_blocks(const score_params &p, int seq_head, int first, int
     for (int b = 0; b < 2; b++) {
         int ref = (int16_t)half_of(refs, b), of_block = SIZES ? size_ref(ref, unit[b], unit[b] == EMPTY_UNIT) : 0;
         high[b] = (uint32_t)(of_sizes ? of_block : ref) << 16 | (uint32_t)(sum[b] >> 32);
-        if (of_sizes && from.factor < 0) high[b] |= 1u << (SIZE_UNBOUNDED_AT - 32);
+        if (of_sizes && (from.factor < 0 || unit[b] == SIZE_UNIT_MOST)) high[b] |= 1u << (SIZE_UNBOUNDED_AT - 32);
     }
     if (odd || !(q == 0 || of_sizes)) return;
     uint64_t *masses = of_sizes ? p.size_mass : p.mass;

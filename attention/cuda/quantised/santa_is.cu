@@ -40,7 +40,7 @@ struct layer_shared {
     float m; // size_of_mean
     known_split split;
     bool searched, took_all;       // the draws of a search; every row. Neither: draws at kappa, as `split` says
-    bool is_unbounded[TAKE_WARPS]; // a page's bound is too large, among the pages that a warp tests
+    bool is_unbounded[TAKE_WARPS]; // the sizes of a block bound nothing, among the blocks that a warp tests
     float square[TAKE_WARPS];
     pair_space pairs;
 };
@@ -280,7 +280,7 @@ __device__ void measure(const is_params &p, block_shared *s, layer_shared *l, in
         double ratio = masses / all.total * exp2((double)(l->top[0] - 38) - all.top); // Z~ / Z^
         double widen = ratio * fmax(1.0, (double)(norm / l->m));
         x.B *= widen * widen, x.kappa *= widen;
-        if (x.light > 0 && unbounded) x.B = INFINITY;
+        if (!l->took_all && unbounded) x.B = INFINITY;
         x.trace_squares = trace_of(x.kappa, pairs);
     }
     store_step(p.carried, s->at.row, head, x);

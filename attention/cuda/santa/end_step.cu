@@ -7,10 +7,10 @@ namespace {
 
 // Adds the stated error of a layer's step to the statistics, as sl_attn_stats_add_stated does. b: the error bound of the step.
 __device__ void count_certificate(const carried_params &c, double b, const sl_threshold_step &sum, sl_attn_cuda_stats *stats) {
-    double size = sqrt(sum.squares);
-    float stated = (float)(b < size ? b / (size - b) : b > 0 ? INFINITY : 0);
+    double size = sqrt(sum.squares); // infinite where a square exceeds fp32
+    float stated = (float)sl_stated_error(b, size);
     atomicAdd(&stats->stated, 1ull);
-    if (b <= c.share * size) atomicAdd(&stats->certified, 1ull);
+    if (sl_is_certified(b, size, c.share)) atomicAdd(&stats->certified, 1ull);
     if (!(stated <= SL_STATED_MOST)) {
         atomicAdd(&stats->unbounded, 1ull);
         return;

@@ -164,6 +164,13 @@ __device__ uint32_t size_of_row(const sized_space *s, int b, int row) {
     return size_of_product(product_of(size_of_row((const take_space *)s, b, row), norm), size_unit_of(mass_of(s, b))) & 0xffff;
 }
 
+// Whether one of the thread's blocks has a size that is infinite or NaN (masses.h, sl_sizes_out_of_range).
+__device__ bool sees_size_out_of_range(const sized_space *s, int thread) {
+    bool sees = false;
+    for (int b = thread; b < s->sizes.n_blocks; b += TAKE_THREADS) sees |= size_unit_of(mass_of(s, b)) >= SIZE_UNIT_MOST;
+    return sees;
+}
+
 // ---- one query head ----
 
 // Sums all block masses. Each warp sums a part of them.
@@ -284,6 +291,10 @@ template <int DIM> __device__ float certify(const pps_params &p, block_shared *s
     float norm = planned ? before->norm : 0, out = 0;
     for (int i = 0, S = SL_PILOT;; i++) {          // ends by break
         take_all_solve(&s->take, S, NULL, thread); // the pilot's call also finds the total size
+        if (i == 0 && __syncthreads_or(sees_size_out_of_range(&s->take, thread))) { // draws bound nothing
+            out = sum_all<DIM>(p, s, o, thread);
+            break;
+        }
         normaliser z = normaliser_of(s->at);
         double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of sizes, relative to the output
         if (i > 0 || !planned) {
@@ -492,6 +503,7 @@ template <int DIM, int MODE>
 __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_constant__ pps_params p) {
     extern __shared__ __align__(128) char memory[];
     enum { HAS_LAYER = MODE == CARRIED || MODE == BY_LAYER };
+    bool unbounded = false; // the thread has seen a size that is infinite or NaN
     block_shared *s = (block_shared *)memory;
     layer_shared *l = (layer_shared *)(memory + SHARED_BYTES);
     const score_params &scores = p.score;
@@ -535,17 +547,19 @@ __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_con
         out = certify<DIM>(p, s, (head_state *)(row.state + p.head_state_at) + head, &o, thread);
     } else {
         out = draw_of_layer<DIM, MODE == BY_LAYER>(p, s, l, &o, thread);
+        if (MODE == BY_LAYER) unbounded = sees_size_out_of_range(&s->take, thread);
     }
     int before = release_seq_head(p.draw.released + seq_head, seq_head == scores.n_seqs * scores.n_kv_heads - 1, thread);
     if (thread < DIM) p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
     if (MODE == BY_LAYER) {
         float square = sl_sum_lanes(out * out);
         if (thread % 32 == 0) s->square[thread / 32] = square;
-        __syncthreads();
+        unbounded = __syncthreads_or(unbounded);
         if (thread == STEP_THREAD) {
             double sum = 0;
             for (int i = 0; i < TAKE_WARPS; i++) sum += s->square[i];
             l->step.squares = sum;
+            if (unbounded) l->step.B = INFINITY;
         }
     }
     // The first warp releases the masses, so a thread of another warp stores the step.
