@@ -57,7 +57,7 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     if (!rc)
         rc = sl_model_weights_place(&e->model->weights, e->device.backend, &o->progress, &o->cancel, &o->log,
                                     &e->device.weights, err);
-    if (!rc) rc = sl_device_new_buffers(&e->device, e->n_sequences, err);
+    if (!rc) rc = sl_device_new_buffers(&e->device, e->n_sequences, e->n_step_rows, err);
     if (!rc) rc = sl_device_new_wide(&e->device, e->n_ctx, err);
     if (!rc) rc = new_pool(e, err);
     if (!rc) rc = sl_sparse_prefill_new(e, err);
@@ -75,11 +75,17 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->process = getpid();
     e->geom = geometry(&model->config);
     e->n_sequences = options->n_sequences > 0 ? options->n_sequences : 1;
+    e->n_draft = options->n_draft;
+    e->n_step_rows = e->n_sequences * (1 + e->n_draft);
     e->seed = options->seed;
     e->cancel = options->cancel;
     e->log = options->log;
     e->n_threads = options->n_threads > 0 ? options->n_threads : sl_cpu_cores();
     int rc = sl_device_open(&e->device, options, err);
+    if (!rc && (e->n_draft < 0 || e->n_draft > SL_MAX_DRAFT))
+        rc = sl_fail(err, SL_ERR_ARG, "n_draft %d: expected 0 to %d", e->n_draft, SL_MAX_DRAFT);
+    if (!rc && e->device.backend->is_device && e->n_draft)
+        rc = sl_fail(err, SL_ERR_UNSUPPORTED, "{draft}: not offered on a GPU yet; use {device} cpu");
     if (!rc && e->device.backend->is_device && sl_model_asks_integers(model))
         rc =
             sl_fail(err, SL_ERR_ARG, "{activations} %s: expected auto, float or fp8 on a GPU, which does not multiply integers",
