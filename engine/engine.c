@@ -148,6 +148,9 @@ int sl_engine_impose_hits(sl_engine *e, double share, sl_error *err) {
 int sl_engine_n_ctx(const sl_engine *e) {
     return e->n_ctx;
 }
+int sl_engine_n_draft(const sl_engine *e) {
+    return e->n_draft;
+}
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
     if (e->device.attention->collect)
         e->device.attention->collect((sl_engine *)e); // fills a cache; the engine does not change for the caller

@@ -2,6 +2,7 @@
 //
 // A step makes an sl_batch (models/arch.h), the input of one pass, and calls the architecture's forward. On a device it goes
 // through a recording (sl_backend.run_step). docs/architecture.md shows the path down to a kernel.
+#include "engine/draft/draft.h"
 #include "engine/engine_internal.h"
 #include "kv/kv_offload.h"
 
@@ -206,6 +207,28 @@ void sl_run_take(const sl_run *r, int i) {
     SL_CHECK(i > 0 && i < r->n);
     append(r->session, r->ids[i]);
     sl_logits_after_step(&r->session->engine->device, &(sl_session *){r->session}, 1, r->row + i);
+}
+
+static int check_rows(const sl_session *s, const int32_t *ids, int n, sl_error *err) {
+    const sl_engine *e = s->engine;
+    if (n < 1 || n > 1 + e->n_draft)
+        return sl_fail(err, SL_ERR_ARG, "a pass of %d rows: expected 1 to %d (1 + n_draft)", n, 1 + e->n_draft);
+    if (s->kv.n_tokens % SL_PAGE + n > SL_PAGE)
+        return sl_fail(err, SL_ERR_ARG, "a pass of %d rows after %d tokens: expected rows of one page of %d", n, s->kv.n_tokens,
+                       SL_PAGE);
+    int rc = sl_check_ids(e, ids, n, err);
+    return rc || n == 1 ? rc : sl_draft_check_state(e, &sl_session_plan(s)->methods, err);
+}
+
+int sl_decode_rows(sl_session *s, const int32_t *ids, int n, sl_error *err) {
+    sl_run run = {.session = s, .ids = ids, .n = n};
+    int rc = check_rows(s, ids, n, err);
+    if (!rc) rc = sl_engine_claim(s->engine, err);
+    if (rc) return rc;
+    rc = sl_decode_runs_claimed(&run, 1, err);
+    for (int i = 1; !rc && i < n; i++) sl_run_take(&run, i);
+    sl_engine_release(s->engine);
+    return rc;
 }
 
 int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {

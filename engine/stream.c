@@ -192,6 +192,12 @@ sl_draft_counts sl_stream_draft_counts(const sl_stream *s) {
     return s->drafter ? *sl_drafter_counts(s->drafter) : (sl_draft_counts){0};
 }
 
+int sl_stream_n_more(const sl_stream *s) {
+    int n = (int)s->ids.n, is_ended = n && sl_model_is_eos(model_of(s), s->ids.data[n - 1]);
+    if (!s->drafter) return 0;
+    return is_ended ? n - 1 - s->out.n_steps : (int)sl_drafter_counts(s->drafter)->n_accepted_tokens;
+}
+
 void sl_stream_describe_drafts(const sl_stream *s, char *buf, size_t size) {
     if (size) *buf = 0;
     if (s->drafter) sl_drafter_describe(s->drafter, buf, size);

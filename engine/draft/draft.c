@@ -37,31 +37,15 @@ struct sl_drafter {
 
 // ---- life ----
 
-static int check_no_state(const sl_engine *e, const sl_plan *plan, sl_error *err) {
-    for (int i = 0; i < plan->methods.n_layers; i++) {
-        const sl_attn_spec *spec = &plan->methods.layer[i];
-        if (e->device.attention->state_size(e, spec))
-            return sl_fail(
-                err, SL_ERR_UNSUPPORTED,
-                "{draft}: {attn} %s keeps a state from step to step (layer %d), which a rejected draft would change; "
-                "expected a method without (no carried budget and no stated error)",
-                spec->method->name, i);
-    }
-    return 0;
-}
-
 static int open_self(sl_drafter *d, int which, const char *attn, sl_error *err) {
     int rc = sl_plan_parse(d->engine, attn, &d->self[which], err);
-    return rc ? rc : check_no_state(d->engine, d->self[which], err);
+    return rc ? rc : sl_draft_check_state(d->engine, &d->self[which]->methods, err);
 }
 
 int sl_drafter_new(sl_engine *e, const char *draft, sl_drafter **out, sl_error *err) {
     sl_draft_spec spec;
-    int rc = sl_draft_parse(draft, &spec, err);
+    int rc = sl_draft_read(e, draft, &spec, err);
     if (rc) return rc;
-    if (spec.most > e->n_draft)
-        return sl_fail(err, SL_ERR_ARG, "{draft} %s: most=%d: the engine takes at most %d (n_draft)", draft, spec.most,
-                       e->n_draft);
     sl_drafter *d = calloc(1, sizeof *d);
     if (!d) return sl_fail(err, SL_ERR_MEMORY, "{draft}: out of memory");
     d->engine = e, d->spec = spec;
@@ -88,7 +72,7 @@ void sl_drafter_free(sl_drafter *d) {
 }
 
 int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err) {
-    int rc = check_no_state(d->engine, sl_session_plan(session), err);
+    int rc = sl_draft_check_state(d->engine, &sl_session_plan(session)->methods, err);
     if (!rc) d->counts = (sl_draft_counts){0}, d->n_idle = 0;
     return rc;
 }

@@ -16,6 +16,7 @@
 #ifndef SLEIGH_DRAFT_H
 #define SLEIGH_DRAFT_H
 
+#include "engine/draft/draft_spec.h"
 #include "engine/engine.h"
 #include "engine/sleigh.h"
 
@@ -30,6 +31,11 @@ void sl_drafter_free(sl_drafter *d);
 int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err);
 const sl_draft_counts *sl_drafter_counts(const sl_drafter *d);
 void sl_drafter_describe(const sl_drafter *d, char *buf, size_t size);
+
+// draft_check.c: sl_draft_parse, and SL_ERR_ARG: the engine was made for fewer drafts.
+int sl_draft_read(const sl_engine *e, const char *draft, sl_draft_spec *out, sl_error *err);
+// SL_ERR_UNSUPPORTED: a method keeps a state from step to step.
+int sl_draft_check_state(const sl_engine *e, const sl_attn_plan *methods, sl_error *err);
 
 typedef struct sl_draft_job {
     sl_drafter *drafter; // NULL: no drafts
