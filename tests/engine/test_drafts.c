@@ -56,7 +56,7 @@ static void ngrams(void) {
 static void words(void) {
     static const struct {
         const char *text;
-        int has_ngram, n_selves, min, max, least, most;
+        int has_ngram, n_methods, min, max, least, most;
         const char *attn;
     } good[] = {
         {"ngram", 1, 0, 3, 32, 0, 8, ""},
@@ -67,6 +67,7 @@ static void words(void) {
         {"self:attn=quest:tokens=32", 0, 1, 3, 32, 0, 8, "quest:tokens=32"},
         {"ngram:min=2+self:most=5:attn=bernoulli+santa:S=8", 1, 1, 2, 32, 0, 5, "bernoulli+santa:S=8"},
         {"ngram+self", 1, 1, 3, 32, 0, 8, "santa-is:S=64"},
+        {"ngram+model:most=3", 1, 1, 3, 32, 0, 3, "dense"},
         {"auto", 1, 2, 3, 32, 0, 8, "santa-is:S=64"},
     };
     static const char *const bad[] = {
@@ -77,7 +78,7 @@ static void words(void) {
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         CHECK_OK(sl_draft_parse(good[i].text, &spec, &err), err);
         CHECK_INT(spec.has_ngram, good[i].has_ngram);
-        CHECK_INT(spec.n_selves, good[i].n_selves);
+        CHECK_INT(spec.n_methods, good[i].n_methods);
         CHECK_INT(spec.min, good[i].min);
         CHECK_INT(spec.max, good[i].max);
         CHECK_INT(spec.least, good[i].least);
@@ -221,10 +222,12 @@ static void check_same(const made *got, const made *want, const char *draft) {
     CHECK(got->hash == want->hash);
 }
 
-static sl_engine *engine_of(int n_ctx) {
+static sl_engine *engine_of(int n_ctx) { // the model drafts for itself
     sl_engine *e;
-    CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = n_ctx, .n_draft = 15, .n_threads = 2, .prefill_chunk = 128}, &e,
-                           &err),
+    CHECK_OK(sl_engine_new(model,
+                           &(sl_engine_options){
+                               .n_ctx = n_ctx, .n_draft = 15, .draft_model = model, .n_threads = 2, .prefill_chunk = 128},
+                           &e, &err),
              err);
     return e;
 }
@@ -237,7 +240,9 @@ static void same_generations(void) {
                                          "self:least=3:most=4:attn=topk:k=48",
                                          "self:least=1:attn=santa-is:S=128",
                                          "ngram+self:least=2:attn=streaming:window=64",
-                                         "auto"};
+                                         "auto",
+                                         "model:least=4",
+                                         "ngram+model:most=3:attn=topk:k=32"};
     sl_draft_counts all = {0};
     CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
     sl_engine *e = engine_of(700);
@@ -258,7 +263,7 @@ static void same_generations(void) {
             for (int i = 0; i < 3; i++) is_ascii &= part[i] > 0;
             if (is_ascii) g.stop = stops, g.n_stop = 1, want = generate(e, ids, n, g);
         }
-        g.draft = drafts[round % 6];
+        g.draft = drafts[round % 8];
         made got = generate(e, ids, n, g);
         check_same(&got, &want, g.draft);
         CHECK(got.counts.n_accepted_tokens <= got.counts.n_draft_tokens);
@@ -271,6 +276,23 @@ static void same_generations(void) {
     CHECK(all.n_ngram_drafts > 10 && all.n_drafts > all.n_ngram_drafts + 10);
     sl_engine_free(e);
     sl_model_free(model);
+}
+
+// A draft model that is the model itself: nearly every draft is accepted, so a step makes nearly 1 + 4 tokens. Not every one,
+// because a prefill rounds otherwise than steps.
+static void draft_model(void) {
+    enum { N = 120 };
+    CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
+    sl_engine *e = engine_of(512);
+    int32_t *ids = test_ids(60, sl_model_n_vocab(model), test_seed);
+    sl_generation g = sl_generation_default();
+    g.max_tokens = N, g.sampling.temp = 0;
+    made want = generate(e, ids, 60, g);
+    g.draft = "model:least=4:most=4";
+    made got = generate(e, ids, 60, g);
+    check_same(&got, &want, g.draft);
+    CHECK(got.counts.n_accepted_tokens * 10 >= got.counts.n_draft_tokens * 9 && got.counts.n_draft_tokens > 4);
+    free(ids), sl_engine_free(e), sl_model_free(model);
 }
 
 // What cannot be exact is refused by name.
@@ -295,7 +317,13 @@ static void refusals(void) {
     CHECK_OK(sl_session_new(without, 0, &s, &err), err);
     g.attn = NULL;
     CHECK_ERR(sl_stream_new(s, &g, &stream, &err), err, SL_ERR_ARG, "at most 0");
+    g.draft = NULL;
     sl_session_free(s), sl_engine_free(without);
+    sl_model *other;
+    CHECK_OK(sl_model_load("models/prose", NULL, &other, &err), err);
+    CHECK_ERR(sl_engine_new(model, &(sl_engine_options){.n_draft = 8, .draft_model = other, .n_ctx = 256}, &e, &err), err,
+              SL_ERR_ARG, "draft_model prose: a vocabulary of 8192 tokens; expected 1024");
+    sl_model_free(other);
     CHECK_ERR(sl_engine_new(model, &(sl_engine_options){.n_draft = 16}, &e, &err), err, SL_ERR_ARG,
               "n_draft 16: expected 0 to 15");
     sl_model_free(model);
@@ -306,6 +334,7 @@ static const test_case cases[] = {
     {"words", NEEDS_NOTHING, words},
     {"rows-have-the-bits-of-steps", NEEDS_NOTHING, rows_have_the_bits_of_steps},
     {"same-generations", NEEDS_NOTHING, same_generations},
+    {"draft-model", NEEDS_NOTHING, draft_model},
     {"refusals", NEEDS_NOTHING, refusals},
     {0},
 };
