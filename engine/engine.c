@@ -64,6 +64,39 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     return rc ? rc : sl_plan_set(e, plan, err);
 }
 
+// SL_ERR_ARG: a token of the draft model is not the token of the model that has the same id.
+static int check_vocabulary(const sl_model *model, const sl_model *draft, sl_error *err) {
+    int n = model->config.n_vocab, rc = 0;
+    if (draft->config.n_vocab != n)
+        return sl_fail(err, SL_ERR_ARG, "{draft_model} %s: a vocabulary of %d tokens; expected %d, those of %s",
+                       sl_model_name(draft), draft->config.n_vocab, n, sl_model_name(model));
+    if (!model->tokenizer || !draft->tokenizer) return 0;
+    sl_text own = {0}, other = {0};
+    for (int id = 0; !rc && id < n; id++) {
+        own.n = other.n = 0;
+        rc = sl_token_bytes(model->tokenizer, id, &own, err);
+        if (!rc) rc = sl_token_bytes(draft->tokenizer, id, &other, err);
+        if (!rc && (own.n != other.n || (own.n && memcmp(own.data, other.data, own.n))))
+            rc = sl_fail(err, SL_ERR_ARG, "{draft_model} %s: token %d is \"%.*s\"; expected \"%.*s\", as in %s",
+                         sl_model_name(draft), id, (int)other.n, other.n ? other.data : "", (int)own.n, own.n ? own.data : "",
+                         sl_model_name(model));
+    }
+    sl_text_free(&own), sl_text_free(&other);
+    return rc;
+}
+
+static int open_draft(sl_engine *e, const sl_engine_options *o, sl_error *err) {
+    int rc = check_vocabulary(e->model, o->draft_model, err), limit = o->draft_model->config.n_ctx;
+    const sl_engine_options draft = {.n_ctx = e->n_ctx < limit ? e->n_ctx : limit,
+                                     .n_sequences = e->n_sequences,
+                                     .device = o->device,
+                                     .seed = o->seed,
+                                     .n_threads = o->n_threads,
+                                     .cancel = o->cancel,
+                                     .log = o->log};
+    return rc ? rc : sl_engine_new(o->draft_model, &draft, &e->draft, err);
+}
+
 int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,
                           sl_error *err) {
     sl_engine *e = calloc(1, sizeof *e);
@@ -101,6 +134,7 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
         sl_attn_plan_free(&own);
         sl_engine_leave(e);
     }
+    if (!rc && options->draft_model) rc = open_draft(e, options, err);
     if (rc) {
         sl_engine_free(e);
         return rc;
@@ -116,6 +150,7 @@ int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_en
 
 void sl_engine_free(sl_engine *e) {
     if (!e || sl_engine_is_foreign(e) || atomic_fetch_sub(&e->n_users, 1) > 1) return;
+    sl_engine_free(e->draft);
     sl_engine_close_buckets(e);
     sl_matchers_free(&e->matchers);
     sl_plan_drop(e, e->plans.of_engine);

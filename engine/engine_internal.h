@@ -64,6 +64,7 @@ struct sl_engine {
     sl_attn_stats stats;
     uint64_t n_batches; // batches that were checked
     sl_draft_costs draft_costs;
+    sl_engine *draft; // of the draft model; only calls of this engine use it; NULL: none
     sl_matchers matchers;
 };
 

@@ -164,10 +164,11 @@ typedef struct sl_engine_options {
     // Tokens for which the cache has KV pages (of 256 tokens), over all sessions; 0: n_sequences x n_ctx. An engine may have
     // more sessions than fit: a call that finds no free page returns SL_ERR_MEMORY and changes nothing.
     int kv_tokens;
-    int prefill_chunk;  // tokens of one prefill pass; 0: 512, on a GPU 2048
-    int n_draft;        // most drafts of a session in a step (sl_generation.draft), 0 to SL_MAX_DRAFT. A GPU takes 0 only
-    const char *device; // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
-    const char *attn;   // attention of decode steps: "dense", "santa-prop:S=128" (docs/methods.md); NULL: "dense"
+    int prefill_chunk; // tokens of one prefill pass; 0: 512, on a GPU 2048
+    int n_draft;       // most drafts of a session in a step (sl_generation.draft), 0 to SL_MAX_DRAFT. A GPU takes 0 only
+    const sl_model *draft_model; // for the draft source "model": a smaller model of the same vocabulary; NULL: none
+    const char *device;          // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
+    const char *attn;            // attention of decode steps: "dense", "santa-prop:S=128" (docs/methods.md); NULL: "dense"
     // Where K and V lie on a GPU. "gpu": in its memory. "host": in page-locked host memory, from which decode steps fetch the
     // rows that they draw; only methods that read few rows are offered. "auto": on the host, if the context does not fit on the
     // GPU. NULL: "gpu"
@@ -365,9 +366,9 @@ typedef struct sl_generation {
     // A stream guesses next tokens, and verifies several of them in one decode step. Text, ids, log-probabilities and logits
     // have the bits of a generation without drafts. "ngram[:min=3][:max=32]": copies what followed the longest end of the text,
     // of `min` to `max` tokens, that occurred before. "self[:attn=santa-is:S=64]": decodes with another attention method.
-    // "ngram+self...": what promises more. "auto": these, with two methods. The number of drafts adapts to the measured
-    // acceptance and times, between least=0 and most=8. Attention that keeps a state from step to step is refused. NULL: no
-    // drafts
+    // "model[:attn=dense]": decodes with the draft model of the engine. "ngram+self...", "ngram+model...": what promises more.
+    // "auto": these, with two methods. The number of drafts adapts to the measured acceptance and times, between least=0 and
+    // most=8. Attention that keeps a state from step to step is refused. NULL: no drafts
     const char *draft;
 } sl_generation;
 

@@ -17,7 +17,7 @@ int cli_draft_most(const cli_draft_options *o, const cli_stats_options *stats, c
     int rc = draft ? sl_draft_parse(draft, &spec, err) : 0;
     if (!rc && draft && stats->path)
         rc = sl_fail(err, SL_ERR_ARG, "--draft %.80s: expected no --stats, which reports single decode steps", draft);
-    for (int i = 0; !rc && i < spec.n_selves; i++) {
+    for (int i = 0; !rc && i < spec.n_methods; i++) {
         sl_attn_spec method;
         rc = cli_attn_parse("--draft: attn", spec.attn[i], &method, err);
     }

@@ -15,8 +15,8 @@ void sl_draft_costs_pass(sl_draft_costs *c, int n_rows, double ms) {
     c->rows_ms = c->rows_ms * FORGET + n_rows * ms;
 }
 
-void sl_draft_costs_self(sl_draft_costs *c, int which, double ms) {
-    double *mean = &c->self_ms[which];
+void sl_draft_costs_method(sl_draft_costs *c, int which, double ms) {
+    double *mean = &c->method_ms[which];
     if (*mean > 0 && ms > 2 * *mean) ms = 2 * *mean;
     *mean = *mean > 0 ? 0.9 * *mean + 0.1 * ms : ms;
 }
@@ -35,8 +35,8 @@ void sl_draft_costs_line(const sl_draft_costs *c, double *fixed, double *each) {
     *fixed = ms - *each * rows;
 }
 
-double sl_draft_costs_of_self(const sl_draft_costs *c, int which) {
+double sl_draft_costs_of_method(const sl_draft_costs *c, int which) {
     double fixed, each;
     sl_draft_costs_line(c, &fixed, &each);
-    return c->self_ms[which] > 0 ? c->self_ms[which] : (fixed + each) / 2;
+    return c->method_ms[which] > 0 ? c->method_ms[which] : (fixed + each) / 2;
 }

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char kinds[] = "ngram[:min=N][:max=N], self[:attn=METHOD], ngram+self or auto, with [:least=N][:most=N] drafts";
+static const char kinds[] = "ngram[:min=N][:max=N], self[:attn=METHOD], model[:attn=METHOD], ngram+self, ngram+model or auto, "
+                            "with [:least=N][:most=N] drafts";
 
 static int malformed(const char *draft, const char *what, sl_error *err) {
     return sl_fail(err, SL_ERR_ARG, "{draft} %.80s: %s; expected %s", draft, what, kinds);
@@ -44,7 +45,7 @@ int sl_draft_parse(const char *draft, sl_draft_spec *out, sl_error *err) {
     const char *at, *behind;
     *out = (sl_draft_spec){.min = 3, .max = 32, .most = SL_DRAFT_MOST};
     if (!strcmp(draft, "auto")) {
-        out->has_ngram = 1, out->n_selves = 2;
+        out->has_ngram = 1, out->n_methods = 2;
         snprintf(out->attn[0], sizeof out->attn[0], "santa-is:S=64");
         snprintf(out->attn[1], sizeof out->attn[1], "streaming:window=1024");
         return 0;
@@ -60,12 +61,14 @@ int sl_draft_parse(const char *draft, sl_draft_spec *out, sl_error *err) {
         else
             return 0;
     }
-    if (!(behind = after_word(at, "self"))) return malformed(draft, "unknown source", err);
+    behind = after_word(at, "self");
+    if (!behind) out->of_model = (behind = after_word(at, "model")) != NULL;
+    if (!behind) return malformed(draft, "unknown source", err);
     at = behind;
     if (read_numbers(&at, out)) return malformed(draft, range, err);
     int has_attn = !strncmp(at, "attn=", 5);
     if (!has_attn && *at) return malformed(draft, "unknown parameter", err);
-    out->n_selves = 1;
-    int n = snprintf(out->attn[0], sizeof out->attn[0], "%s", has_attn ? at + 5 : "santa-is:S=64");
+    out->n_methods = 1;
+    int n = snprintf(out->attn[0], sizeof out->attn[0], "%s", has_attn ? at + 5 : out->of_model ? "dense" : "santa-is:S=64");
     return (size_t)n < sizeof out->attn[0] ? 0 : malformed(draft, "the method is too long", err);
 }
