@@ -38,7 +38,7 @@ typedef struct bench {
     cli_ints depths;
     char *drafts[1 + MOST_DRAFTS]; // [n_drafts]; the first one, NULL, is plain decoding
     int n_drafts, n_gen, n_most;   // n_most: drafts of a step
-    sl_model *model;
+    sl_model *model, *draft_model; // draft_model NULL: none
     sl_engine *engine;
     sl_session *session;
     cli_model_name name;
@@ -127,6 +127,7 @@ static int new_engine(bench *b, sl_error *err) {
     const sl_engine_options options = {.n_ctx = most_rows(b),
                                        .n_sequences = 1,
                                        .n_draft = b->n_most,
+                                       .draft_model = b->draft_model,
                                        .prefill_chunk = o->ubatch,
                                        .n_threads = o->threads,
                                        .device = strcmp(o->name, "auto") ? o->name : "cpu",
@@ -151,6 +152,7 @@ static int open_bench(bench *b, sl_error *err) {
                      b->depths.at[b->depths.n - 1], config.n_ctx - b->n_gen - MOST_ROWS - 1, b->n_gen + MOST_ROWS + 1,
                      config.n_ctx);
     if (!rc) rc = cli_load_model(o, "cpu", 0, &b->model, err);
+    if (!rc) rc = cli_load_draft_model(&o->drafts, &b->draft_model, err);
     if (rc) return rc;
     cli_model_name_of(b->model, o->model.path, &b->name);
     for (int i = 0; i < config.n_eos; i++) b->no_end[i] = (sl_logit_bias){.id = config.eos[i], .bias = -INFINITY};
@@ -161,6 +163,7 @@ static int open_bench(bench *b, sl_error *err) {
 static void close_bench(bench *b) {
     sl_session_free(b->session);
     sl_engine_free(b->engine);
+    sl_model_free(b->draft_model);
     sl_model_free(b->model);
     sl_ids_free(&b->prompt);
     cli_attn_list_free(&b->attn);

@@ -115,10 +115,11 @@ static int is_word(const char *value, const char *word) { // SPEC or SPEC,...
 // The candidates for the value of a flag, as an assignment in bash; NULL: any text.
 static const char *candidates(const cli_option *opt, char buf[512]) {
     if (!cli_option_takes_value(opt)) return NULL;
-    if (opt->field == offsetof(cli_options, run.model.path)) return "kind=model";
+    if (opt->field == offsetof(cli_options, run.model.path) || opt->field == offsetof(cli_options, run.drafts.model))
+        return "kind=model";
     if (opt->field == offsetof(cli_options, run.device.name)) return "words='auto cpu cuda'";
     if (is_word(opt->value, "SPEC")) return "words=$methods";
-    if (is_word(opt->value, "DRAFT")) return "words='ngram self ngram+self auto none'";
+    if (is_word(opt->value, "DRAFT")) return "words='ngram self model ngram+self ngram+model auto none'";
     if (is_word(opt->value, "FILE") || is_word(opt->value, "DIR")) return "kind=file";
     const char *list = opt->type == OPT_CHOICE                                        ? opt->value
                        : opt->field == offsetof(cli_options, run.model.chat_template) ? sl_chat_names()

@@ -111,9 +111,9 @@ typedef struct cli_stats_options { // --stats and its flags
 } cli_stats_options;
 
 typedef struct cli_draft_options {
-    const char *draft; // --draft; NULL: not given
-    cli_list drafts;   // --draft of commands that take several
-    int by_request;    // 1: later requests may ask for drafts, whatever the flag says
+    const char *draft, *model; // --draft, --draft-model; NULL: not given
+    cli_list drafts;           // --draft of commands that take several
+    int by_request;            // 1: later requests may ask for drafts, whatever the flag says
 } cli_draft_options;
 
 typedef struct cli_ids_options { // a prompt of ids, not of text

@@ -15,6 +15,9 @@ int cli_draft_most(const cli_draft_options *o, const cli_stats_options *stats, c
     sl_draft_spec spec = {.most = 0};
     const char *draft = cli_draft(o);
     int rc = draft ? sl_draft_parse(draft, &spec, err) : 0;
+    if (!rc && spec.of_model && !o->model) rc = sl_fail(err, SL_ERR_ARG, "--draft %.80s needs --draft-model DIR", draft);
+    if (!rc && o->model && !spec.of_model && !o->by_request)
+        rc = sl_fail(err, SL_ERR_ARG, "flag --draft-model needs --draft model or --draft ngram+model");
     if (!rc && draft && stats->path)
         rc = sl_fail(err, SL_ERR_ARG, "--draft %.80s: expected no --stats, which reports single decode steps", draft);
     for (int i = 0; !rc && i < spec.n_methods; i++) {

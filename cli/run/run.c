@@ -29,6 +29,7 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err) {
                                  .n_sequences = n_sequences,
                                  .kv_tokens = o->kv_tokens,
                                  .n_draft = run->n_draft,
+                                 .draft_model = run->draft_model,
                                  .prefill_chunk = o->ubatch,
                                  .n_threads = o->threads,
                                  .device = run->device,
@@ -69,6 +70,7 @@ static int open_model(cli_run *run, sl_error *err) {
     if (!rc) rc = cli_read_config(o, &config, err);
     if (!rc) rc = cli_stats_open(&run->stats, &o->stats, err);
     if (!rc) rc = cli_load_model(o, run->device, 0, &run->model, err);
+    if (!rc) rc = cli_load_draft_model(&o->drafts, &run->draft_model, err);
     if (!rc) rc = cli_run_list_plans(run, err);
     run->load_ms = sl_now_ms() - start; // without a calibration, which only the first run with auto needs
     if (!rc) rc = cli_run_choose_first(run, err);
@@ -110,6 +112,7 @@ void cli_run_close(cli_run *run) {
     cli_attn_profile_free(&run->profile);
     free((void *)run->sampling.bias);
     sl_grammar_free(run->grammar);
+    sl_model_free(run->draft_model);
     sl_model_free(run->model);
     *run = (cli_run){0};
 }

@@ -21,6 +21,7 @@ typedef struct cli_run {
     const cli_run_options *options;
     const char *device; // the device in use; never auto
     sl_model *model;
+    sl_model *draft_model; // --draft-model; NULL: none
     sl_engine *engine;
     sl_attn_plan requested;          // what the flags or the caller request
     sl_attn_plan plan;               // the plan in use: `requested`, with each auto replaced by a method

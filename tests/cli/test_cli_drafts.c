@@ -192,6 +192,14 @@ static void errors(void) {
     check_error(&r, 1, "--draft: --attn santa-pps keeps a state from step to step (layer 0)");
     r = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", "a", "--draft", "self:attn=santa-pps:epsilon=0.2");
     check_error(&r, 1, "--draft: --attn santa-pps keeps a state from step to step");
+    r = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", "a", "--draft", "model");
+    check_error(&r, 2, "--draft model needs --draft-model DIR");
+    r = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", "a", "--draft", "ngram", "--draft-model", tiny());
+    check_error(&r, 2, "flag --draft-model needs --draft model");
+    r = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", "a", "--draft", "model", "--draft-model", "no-such");
+    check_error(&r, 1, "--draft-model no-such: there is no such folder");
+    r = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", "a", "--draft", "model", "--draft-model", "prose");
+    check_error(&r, 2, "--draft-model prose: a vocabulary of 8192 tokens; expected 1024");
     r = RUN("perplexity", "-m", tiny(), "--draft", "ngram");
     check_error(&r, 2, "flag --draft does not belong to this command");
     r = RUN("generate", "-m", tiny(), "-p", "a", "--draft-max", "8");
@@ -202,6 +210,18 @@ static void errors(void) {
     check_error(&r, 2, "bench draft: expected no flag --batch");
     r = RUN("bench", "draft", "-m", tiny(), "--draft", "ngram,x");
     check_error(&r, 2, "--draft x: unknown source");
+}
+
+// The model drafts for itself: of five tokens, a step makes nearly all.
+static void draft_model(void) {
+    result plain = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", prompt, "-n", "60", "-o", "json", "--ignore-eos"),
+           own = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", prompt, "-n", "60", "-o", "json", "--ignore-eos",
+                     "--draft", "model:least=4:most=4", "-md", tiny());
+    json_t *want = document(&plain), *got = document(&own);
+    check_answer(got, want, "model:least=4:most=4");
+    check_counts(got, want, "model:least=4:most=4", 4);
+    CHECK(whole(json_object_get(got, "drafts"), "accepted") > 36);
+    json_decref(want), json_decref(got);
 }
 
 // The variable, the word none, and what the shell completes.
@@ -215,7 +235,7 @@ static void words(void) {
     CHECK_GOOD(r);
     CHECK_LACKS(r.err, "\ndrafts: ");
     r = RUN("help", "--bash");
-    CHECK_HAS(r.out, "--draft) words='ngram self ngram+self auto none' ;;");
+    CHECK_HAS(r.out, "--draft) words='ngram self model ngram+self ngram+model auto none' ;;");
     CHECK_HAS(r.out, "decode attn draft ");
 }
 
@@ -248,8 +268,10 @@ static void bench(void) {
 }
 
 static const test_case cases[] = {
-    {"generate", NEEDS_NOTHING, generate}, {"texts", NEEDS_NOTHING, texts}, {"many", NEEDS_NOTHING, many},
-    {"chat", NEEDS_NOTHING, chat},         {"eval", NEEDS_NOTHING, eval},   {"errors", NEEDS_NOTHING, errors},
-    {"words", NEEDS_NOTHING, words},       {"bench", NEEDS_NOTHING, bench}, {0},
+    {"generate", NEEDS_NOTHING, generate}, {"texts", NEEDS_NOTHING, texts},
+    {"many", NEEDS_NOTHING, many},         {"chat", NEEDS_NOTHING, chat},
+    {"eval", NEEDS_NOTHING, eval},         {"errors", NEEDS_NOTHING, errors},
+    {"words", NEEDS_NOTHING, words},       {"draft_model", NEEDS_NOTHING, draft_model},
+    {"bench", NEEDS_NOTHING, bench},       {0},
 };
 const test_suite suite_cli_drafts = {"cli_drafts", cases};

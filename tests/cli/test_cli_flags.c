@@ -180,6 +180,7 @@ static const row rows[] = {
     T("--prefix-cache", "s", SWITCH, serve.prefix_cache, "1"),
     N("--keep-conversations", "s", INT, serve.keep_conversations, "8", 0, 1000000),
     T("--draft", "gces", TEXT, run.drafts.draft, NULL), T("--draft", "b", LIST, run.drafts.drafts, NULL),
+    T("-md --draft-model --model-draft", "gcesb", TEXT, run.drafts.model, NULL),
     T("--slot-save-path", "s", TEXT, serve.slot_save_path, NULL),
 };
 // clang-format on
