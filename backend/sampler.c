@@ -120,6 +120,10 @@ int sl_sampler_accept(sl_sampler *s, int32_t id, sl_error *err) {
     return 0;
 }
 
+int sl_sampler_n_tokens(const sl_sampler *s) {
+    return (int)s->n_history;
+}
+
 void sl_sampler_truncate(sl_sampler *s, int n_tokens) {
     if (n_tokens < 0) n_tokens = 0;
     if ((size_t)n_tokens >= s->n_history) return;

@@ -16,6 +16,7 @@ int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err); // chec
 
 const sl_sampling *sl_sampler_params(const sl_sampler *s);
 int sl_sampler_n_vocab(const sl_sampler *s);
+int sl_sampler_n_tokens(const sl_sampler *s); // of the history
 const uint32_t *sl_sampler_allowed(const sl_sampler *s); // what sl_sampler_allow got; NULL: every token
 // Samples a token. logits: [n_vocab], not changed. position: of the new token. Returns the token's id. Allocates nothing.
 int32_t sl_sampler_sample(sl_sampler *s, const float *logits, uint32_t sequence, uint32_t position);

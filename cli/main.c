@@ -68,6 +68,10 @@ static const char bench_notes[] =
     "the time of only the linear layers, and the time that a step saves without attention, or without the rest. These three\n"
     "parts overlap: their sum is not the time of a step.\n"
     "\n"
+    "`sleigh bench draft` times decode passes over 1, 2, 3, 5 and 9 rows of one session, which verify 0 to 8 drafts, at each\n"
+    "depth (rounded down to a multiple of 256). With --draft it also generates -n tokens after random sentences, with plain\n"
+    "decoding and with each draft in turns, and compares times, ids and logits.\n"
+    "\n"
     "--plot draws the rows of tests that only decode: step ms against depth, and, if there are several batches and methods,\n"
     "the speedup against the batch.\n"
     "\n"
@@ -183,7 +187,7 @@ static const cli_command commands[] = {
     {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Convert token ids, separated by commas or blanks, to text.", CLI_DETOKENIZE, NULL},
     {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "Write the logits of each token of a dense prefill to a NumPy file.", CLI_LOGITS, NULL},
     {"inspect", "-m DIR [-c N] [-o md|csv|json|jsonl]", "Show what a model folder holds and what the model costs to run.", CLI_INSPECT, NULL},
-    {"bench", "[decode] -m DIR [flags] | attn [flags]", "Time prefill and decode steps, or only attention on a GPU.", CLI_BENCH, bench_notes},
+    {"bench", "[decode | draft] -m DIR [flags] | attn [flags]", "Time prefill and decode steps, drafts, or only attention on a GPU.", CLI_BENCH, bench_notes},
     {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "Compare attention methods with dense attention: answers, next tokens, outputs of heads.", CLI_COMPARE, compare_notes},
     {"perplexity", "-m DIR [-f FILE | --jsonl FILE] [--attn SPEC] [flags]", "Measure how well the model predicts texts (perplexity).", CLI_PERPLEXITY, perplexity_notes},
     {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "Score the answers of attention methods on long-context tasks.", CLI_EVAL, eval_notes},

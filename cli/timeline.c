@@ -5,6 +5,7 @@
 #include "cli/output/prefill_fields.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
+#include "cli/run/draft_flags.h"
 #include "cli/run/run.h"
 #include "engine/stream.h"
 
@@ -19,7 +20,8 @@ static int new_stream(const cli_timeline *t, const sl_sampling *sampling, sl_str
                                .n_stop = stops->n,
                                .n_logprobs = -1,
                                .grammar = t->run->grammar,
-                               .grammar_after = t->run->options->grammar.after};
+                               .grammar_after = t->run->options->grammar.after,
+                               .draft = cli_draft(&t->run->options->drafts)};
     return sl_stream_new(t->session, &how, out, err);
 }
 
@@ -53,7 +55,7 @@ uint64_t cli_timeline_logits_hash(const cli_timeline *t) {
 int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
     int rc = sl_session_truncate(t->session, n_tokens, err);
     if (rc) return rc;
-    t->n_prefill = t->n_feed = t->n_decode = t->n_sampled = t->n_prompt = 0;
+    t->n_prefill = t->n_feed = t->n_decode = t->n_more = t->n_sampled = t->n_prompt = 0;
     t->prefill_ms = t->feed_ms = t->decode_ms = t->prefill_flops = 0;
     t->stopped = NULL;
     free(t->prefill);
@@ -183,14 +185,16 @@ int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err) {
     return rc ? rc : cli_flush(err);
 }
 
-// The text of a token of a model without tokenizer: its id.
-static int show_id(cli_timeline *t, sl_error *err) {
+// The text of the tokens of a step, for a model without tokenizer: their ids.
+static int show_ids(cli_timeline *t, sl_error *err) {
     char number[16];
-    int n_ids, n_before = t->n_sampled;
+    int n_ids, rc = 0;
     const int32_t *ids = sl_stream_ids(t->stream, &n_ids);
-    if (n_ids == n_before || sl_model_is_eos(t->run->model, ids[n_ids - 1])) return 0;
-    int n = snprintf(number, sizeof number, n_before ? " %d" : "%d", ids[n_ids - 1]);
-    return t->sink(t->sink_ctx, number, (size_t)n, err);
+    for (int i = t->n_sampled; !rc && i < n_ids && !sl_model_is_eos(t->run->model, ids[i]); i++) {
+        int n = snprintf(number, sizeof number, i ? " %d" : "%d", ids[i]);
+        rc = t->sink(t->sink_ctx, number, (size_t)n, err);
+    }
+    return rc;
 }
 
 const char *cli_stop_name(sl_stop reason) {
@@ -209,8 +213,8 @@ static int take_step(cli_timeline *t, sl_error *err) {
     size_t n;
     const char *text = sl_stream_text(t->stream, &n);
     int rc = n ? t->sink(t->sink_ctx, text, n, err) : 0;
-    if (!rc && !sl_model_tokenizer(t->run->model)) rc = show_id(t, err);
-    t->n_decode = now.n_steps;
+    if (!rc && !sl_model_tokenizer(t->run->model)) rc = show_ids(t, err);
+    t->n_decode = now.n_steps, t->n_more = sl_stream_n_more(t->stream);
     sl_stream_ids(t->stream, &t->n_sampled);
     if (sl_stream_is_running(t->stream)) return rc;
     t->stopped = cli_stop_name(now.stop);
@@ -257,6 +261,12 @@ static void share(FILE *out, const char *key, uint64_t n, uint64_t dense) {
             dense ? 100.0 * n / dense : 100.0);
 }
 
+static void describe_drafts(const cli_timeline *t, FILE *out) {
+    char line[512];
+    sl_stream_describe_drafts(t->stream, line, sizeof line);
+    if (*line) fprintf(out, "%s\n", line);
+}
+
 void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     const cli_run *run = t->run;
     const sl_attn_stats *a = sl_engine_attn_stats(run->engine);
@@ -272,7 +282,8 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
         fprintf(out, "feed: %.2f ms, %d token%s, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_s(t->n_feed),
                 cli_per_second(t->n_feed, t->feed_ms));
     fprintf(out, "decode: %.2f ms, %d step%s, %.2f tok/s\n", t->decode_ms, t->n_decode, cli_s(t->n_decode),
-            cli_per_second(t->n_decode, t->decode_ms));
+            cli_per_second(t->n_decode + t->n_more, t->decode_ms));
+    describe_drafts(t, out);
     fprintf(out, "bandwidth: %.2f GB/s, %.0f bytes a step\n", step_ms > 0 ? bytes / step_ms * 1e-6 : 0,
             steps ? bytes / steps : 0);
     share(out, "k_rows", a->k_rows, a->dense_k_rows);

@@ -17,6 +17,7 @@ typedef struct cli_timeline {
     sl_stream *stream;
     // counts and times since the last cut
     int n_prefill, n_feed, n_decode, n_sampled; // n_decode counts steps; n_sampled counts tokens, an end token too
+    int n_more;                                 // tokens that the decode steps appended beyond one each: accepted drafts
     int n_prompt;                               // tokens in the context when the generation began
     double prefill_ms, feed_ms, decode_ms;
     double prefill_flops;

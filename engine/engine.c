@@ -57,11 +57,44 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     if (!rc)
         rc = sl_model_weights_place(&e->model->weights, e->device.backend, &o->progress, &o->cancel, &o->log,
                                     &e->device.weights, err);
-    if (!rc) rc = sl_device_new_buffers(&e->device, e->n_sequences, err);
+    if (!rc) rc = sl_device_new_buffers(&e->device, e->n_sequences, e->n_step_rows, err);
     if (!rc) rc = sl_device_new_wide(&e->device, e->n_ctx, err);
     if (!rc) rc = new_pool(e, err);
     if (!rc) rc = sl_sparse_prefill_new(e, err);
     return rc ? rc : sl_plan_set(e, plan, err);
+}
+
+// SL_ERR_ARG: a token of the draft model is not the token of the model that has the same id.
+static int check_vocabulary(const sl_model *model, const sl_model *draft, sl_error *err) {
+    int n = model->config.n_vocab, rc = 0;
+    if (draft->config.n_vocab != n)
+        return sl_fail(err, SL_ERR_ARG, "{draft_model} %s: a vocabulary of %d tokens; expected %d, those of %s",
+                       sl_model_name(draft), draft->config.n_vocab, n, sl_model_name(model));
+    if (!model->tokenizer || !draft->tokenizer) return 0;
+    sl_text own = {0}, other = {0};
+    for (int id = 0; !rc && id < n; id++) {
+        own.n = other.n = 0;
+        rc = sl_token_bytes(model->tokenizer, id, &own, err);
+        if (!rc) rc = sl_token_bytes(draft->tokenizer, id, &other, err);
+        if (!rc && (own.n != other.n || (own.n && memcmp(own.data, other.data, own.n))))
+            rc = sl_fail(err, SL_ERR_ARG, "{draft_model} %s: token %d is \"%.*s\"; expected \"%.*s\", as in %s",
+                         sl_model_name(draft), id, (int)other.n, other.n ? other.data : "", (int)own.n, own.n ? own.data : "",
+                         sl_model_name(model));
+    }
+    sl_text_free(&own), sl_text_free(&other);
+    return rc;
+}
+
+static int open_draft(sl_engine *e, const sl_engine_options *o, sl_error *err) {
+    int rc = check_vocabulary(e->model, o->draft_model, err), limit = o->draft_model->config.n_ctx;
+    const sl_engine_options draft = {.n_ctx = e->n_ctx < limit ? e->n_ctx : limit,
+                                     .n_sequences = e->n_sequences,
+                                     .device = o->device,
+                                     .seed = o->seed,
+                                     .n_threads = o->n_threads,
+                                     .cancel = o->cancel,
+                                     .log = o->log};
+    return rc ? rc : sl_engine_new(o->draft_model, &draft, &e->draft, err);
 }
 
 int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,
@@ -75,11 +108,17 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->process = getpid();
     e->geom = geometry(&model->config);
     e->n_sequences = options->n_sequences > 0 ? options->n_sequences : 1;
+    e->n_draft = options->n_draft;
+    e->n_step_rows = e->n_sequences * (1 + e->n_draft);
     e->seed = options->seed;
     e->cancel = options->cancel;
     e->log = options->log;
     e->n_threads = options->n_threads > 0 ? options->n_threads : sl_cpu_cores();
     int rc = sl_device_open(&e->device, options, err);
+    if (!rc && (e->n_draft < 0 || e->n_draft > SL_MAX_DRAFT))
+        rc = sl_fail(err, SL_ERR_ARG, "n_draft %d: expected 0 to %d", e->n_draft, SL_MAX_DRAFT);
+    if (!rc && e->device.backend->is_device && e->n_draft)
+        rc = sl_fail(err, SL_ERR_UNSUPPORTED, "{draft}: not offered on a GPU yet; use {device} cpu");
     if (!rc && e->device.backend->is_device && sl_model_asks_integers(model))
         rc =
             sl_fail(err, SL_ERR_ARG, "{activations} %s: expected auto, float or fp8 on a GPU, which does not multiply integers",
@@ -95,6 +134,7 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
         sl_attn_plan_free(&own);
         sl_engine_leave(e);
     }
+    if (!rc && options->draft_model) rc = open_draft(e, options, err);
     if (rc) {
         sl_engine_free(e);
         return rc;
@@ -110,6 +150,7 @@ int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_en
 
 void sl_engine_free(sl_engine *e) {
     if (!e || sl_engine_is_foreign(e) || atomic_fetch_sub(&e->n_users, 1) > 1) return;
+    sl_engine_free(e->draft);
     sl_engine_close_buckets(e);
     sl_matchers_free(&e->matchers);
     sl_plan_drop(e, e->plans.of_engine);
@@ -141,6 +182,9 @@ int sl_engine_impose_hits(sl_engine *e, double share, sl_error *err) {
 
 int sl_engine_n_ctx(const sl_engine *e) {
     return e->n_ctx;
+}
+int sl_engine_n_draft(const sl_engine *e) {
+    return e->n_draft;
 }
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
     if (e->device.attention->collect)

@@ -64,6 +64,11 @@ int sl_session_save_chat(const sl_session *s, const char *path, const sl_text *m
                          sl_error *err);
 int sl_session_load_chat(sl_engine *engine, const char *path, sl_session **out, sl_text *messages, const sl_progress *progress,
                          sl_error *err);
+// Whether generations with these methods of decode steps can have these drafts (sl_generation.draft); attn NULL: only the text
+// is checked. Does not run the engine, so another thread may call it meanwhile. SL_ERR_ARG: the text is malformed, or asks for
+// more drafts than n_draft. SL_ERR_UNSUPPORTED: a method keeps a state from step to step. Errors of sl_attn_parse.
+int sl_engine_check_draft(const sl_engine *engine, const char *draft, const sl_attn_plan *attn, sl_error *err);
+int sl_engine_n_draft(const sl_engine *engine);
 const sl_kv_layout *sl_engine_kv_layout(const sl_engine *engine); // where K and V lie
 sl_kv_formats sl_engine_kv_formats(const sl_engine *engine);      // how their numbers are stored
 // The same as sl_engine_largest_ctx, for o->device, o->n_sequences (0: 1) and the formats of the KV cache of *o.
@@ -143,6 +148,11 @@ void sl_engine_reset_stats(sl_engine *engine);
 // For benches: later steps skip these parts (SL_PART_... of backend/backend.h). The logits of such steps are
 // meaningless. 0: later steps are complete again. SL_ERR_UNSUPPORTED on the CPU.
 int sl_engine_skip_parts(sl_engine *engine, unsigned parts, sl_error *err);
+
+// For benches: one decode pass over the session's next tokens ids[0..n), which it appends with the bits of n steps. n: 1 to
+// 1 + n_draft. SL_ERR_ARG also: the tokens do not lie in one page of the cache. SL_ERR_UNSUPPORTED: a method keeps a state from
+// step to step. Errors of sl_decode.
+int sl_decode_rows(sl_session *s, const int32_t *ids, int n, sl_error *err);
 
 // For benches: of the rows that later steps draw, `share` counts as found in the cache of hot rows, whatever the cache holds.
 // The logits of such steps are meaningless. Below 0: steps look rows up again. SL_ERR_ARG: there is no such cache.

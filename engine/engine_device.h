@@ -14,8 +14,8 @@ typedef struct sl_pass_buffers {
     sl_workspace workspace;    // of attention on the CPU
     sl_row_range *ranges;      // [n_sequences]
     sl_row *rows;              // [row_capacity]
-    sl_attn_query *queries;    // [n_sequences]
-    sl_session **logits_owner; // [n_sequences] row i of logits holds the logits of this session; NULL: none
+    sl_attn_query *queries;    // [n_step_rows]
+    sl_session **logits_owner; // [n_step_rows] row i of logits holds the logits of this session; NULL: none
     // In the backend's memory.
     void *scratch; // the architecture's activations of max_rows rows
     size_t scratch_size;
@@ -23,8 +23,8 @@ typedef struct sl_pass_buffers {
     size_t segment_size;
     sl_row *device_rows; // [row_capacity]; on the CPU the same array as rows
     int32_t *ids;        // [row_capacity]
-    float *logits;       // [n_sequences][n_vocab] of the last step
-    float *last_logits;  // [n_sequences][n_vocab] on a device: logits before the step, for sequences that end with it; before
+    float *logits;       // [n_step_rows][n_vocab] of the last step
+    float *last_logits;  // [n_step_rows][n_vocab] on a device: logits before the step, for sequences that end with it; before
                          // this, rows that move
     size_t logits_size;  // bytes of each of these two
     void *stats;         // sl_attn_cuda_stats, on a device
@@ -60,11 +60,12 @@ void sl_device_close(sl_device *d); // call after sl_engine_close_buckets
 // ---- pass_buffers.c ----
 
 void sl_pass_upload(const sl_device *d, int n, const int32_t *ids); // the n rows of a pass, and ids unless they are NULL
-// A batch of n_rows rows from row `first` on, and n_ranges ranges from range `first` on. More rows than max_rows are a segment.
-sl_batch sl_pass_batch(sl_device *d, int first, int n_ranges, int n_rows, sl_linear_mode mode);
+// A batch of n_rows rows from row `first` on, and n_ranges ranges from range first_range on. More rows than max_rows are a
+// segment.
+sl_batch sl_pass_batch(sl_device *d, int first, int first_range, int n_ranges, int n_rows, sl_linear_mode mode);
 
-// Makes the buffers of passes of d->pass.max_rows rows and of steps of n_sequences sessions.
-int sl_device_new_buffers(sl_device *d, int n_sequences, sl_error *err);
+// Makes the buffers of passes of d->pass.max_rows rows and of steps of n_sequences sessions and n_step_rows rows.
+int sl_device_new_buffers(sl_device *d, int n_sequences, int n_step_rows, sl_error *err);
 void sl_device_free_buffers(sl_device *d);
 // Bytes of sl_pass_buffers.wide for each token of the longest sequence.
 size_t sl_device_wide_bytes(const sl_device *d, const sl_config *c);

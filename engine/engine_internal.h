@@ -5,6 +5,8 @@
 
 #include "base/thread_pool.h"
 #include "kv/kv_extras.h"
+#include "engine/draft/draft_costs.h"
+#include "engine/draft/draft_spec.h"
 #include "engine/engine_device.h"
 #include "engine/guide.h"
 #include "engine/attend/observation.h"
@@ -52,6 +54,7 @@ struct sl_engine {
     const sl_model *model;
     sl_attn_geom geom;
     int n_ctx, n_sequences, prefill_chunk;
+    int n_draft, n_step_rows; // most drafts of a session in a step; rows of the largest step, n_sequences (1 + n_draft)
     uint32_t seed;
     struct sl_bucket_file *bucket_file; // the model's, opened for the first method that needs it; NULL: none yet
     sl_device device;
@@ -60,6 +63,8 @@ struct sl_engine {
     sl_observation observation;
     sl_attn_stats stats;
     uint64_t n_batches; // batches that were checked
+    sl_draft_costs draft_costs;
+    sl_engine *draft; // of the draft model; only calls of this engine use it; NULL: none
     sl_matchers matchers;
 };
 
@@ -168,6 +173,19 @@ int sl_prefill_joins(const sl_engine *e);
 // last token. The bits are those of one sl_prefill for each part. At most n_sequences parts, and prefill_chunk tokens in all.
 // After an error the sessions have the tokens of before. SL_ERR_DEVICE: they have no logits.
 int sl_prefill_together(const sl_prefill_part *parts, int n_parts, sl_error *err);
+// Tokens that follow a session in a pass: the first one is its next token, the others are drafts.
+typedef struct sl_run {
+    sl_session *session;
+    const int32_t *ids; // [n]
+    int n;              // 1 to 1 + n_draft
+    int row;            // set by the pass: row + i has the logits after ids[i]
+} sl_run;
+// One decode pass over all tokens of the runs, of different sessions of one engine. Appends the first token of each run. The
+// K and V of drafts lie behind the session's rows until its next pass, and their logits until the next pass of the engine; each
+// row has the bits of a step of its own. The plan of a session with drafts keeps no state, and the session's tokens and the
+// drafts before the last fill no page that was not full before (page extras are made between passes). Errors as sl_decode.
+int sl_decode_runs_claimed(sl_run *runs, int n, sl_error *err);
+void sl_run_take(const sl_run *r, int i); // appends draft i >= 1 of a run, after the drafts before it
 int sl_sample_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 int sl_step_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 

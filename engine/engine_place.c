@@ -20,19 +20,19 @@ enum {
 // ---- K and V in the backend's memory ----
 
 // Bytes that the engine will still allocate on this backend, without the KV cache.
-static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
+static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_step_rows, int max_rows) {
     const sl_config *c = &model->config;
     size_t weights = be->is_device ? sl_model_weights_placed_bytes(&model->weights, be) : sl_model_bytes_to_allocate(model);
     size_t scratch = c->arch->scratch_size(c, be, max_rows);
-    return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_sequences * c->n_vocab * sizeof(float);
+    return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_step_rows * c->n_vocab * sizeof(float);
 }
 
 // Tokens whose K and V fit beside the rest. A layer of one sequence also has a copy as bf16 (sl_pass_buffers.wide): of copy_ctx
 // tokens, or, if copy_ctx is 0, of a sequence of the n_sharing ones that share the cache equally.
-static size_t largest_cache(const sl_model *model, const sl_device *d, int n_sequences, int max_rows, int n_sharing,
+static size_t largest_cache(const sl_model *model, const sl_device *d, int n_step_rows, int max_rows, int n_sharing,
                             int copy_ctx) {
     const sl_config *c = &model->config;
-    size_t fixed = fixed_bytes(model, d->backend, n_sequences, max_rows), all = d->backend->free_memory(d->backend);
+    size_t fixed = fixed_bytes(model, d->backend, n_step_rows, max_rows), all = d->backend->free_memory(d->backend);
     size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, d->formats);
     size_t wide = sl_device_wide_bytes(d, c);
     fixed += wide * copy_ctx;
@@ -67,7 +67,7 @@ static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
     const sl_config *c = &e->model->config;
     const sl_backend *be = e->device.backend;
     double gib = 1 << 30, free = be->free_memory(be) / gib;
-    double fixed = fixed_bytes(e->model, be, e->n_sequences, e->device.pass.max_rows) / gib;
+    double fixed = fixed_bytes(e->model, be, e->n_step_rows, e->device.pass.max_rows) / gib;
     size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, e->device.formats);
     double wide = (double)sl_device_wide_bytes(&e->device, c) * n_ctx / gib;
     double kv = (double)row * n_ctx * e->n_sequences / gib + wide;
@@ -98,7 +98,7 @@ static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int n_sharing = o->kv_tokens ? 1 : e->n_sequences;
     e->n_ctx = wanted_ctx(e, o);
     size_t most =
-        largest_cache(e->model, &e->device, e->n_sequences, e->device.pass.max_rows, n_sharing, o->kv_tokens ? e->n_ctx : 0);
+        largest_cache(e->model, &e->device, e->n_step_rows, e->device.pass.max_rows, n_sharing, o->kv_tokens ? e->n_ctx : 0);
     int fits = largest_ctx(e->model, most, n_sharing);
     if (fits > 0 && o->kv_tokens && (size_t)o->kv_tokens > most)
         return sl_fail(err, SL_ERR_MEMORY, "%s: kv_tokens %d does not fit into memory; the largest that fits is %zu",
@@ -169,7 +169,7 @@ static sl_kv_demand demand_of(const sl_engine *e, const sl_engine_options *o, co
     size_t scratch = e->device.attention->offloaded_scratch ? e->device.attention->offloaded_scratch(e, plan, SL_PAGE) : 0;
     return (sl_kv_demand){.row = row,
                           .proposing = proposing_of(e, plan),
-                          .fixed = fixed_bytes(e->model, e->device.backend, e->n_sequences, e->device.pass.max_rows) + scratch,
+                          .fixed = fixed_bytes(e->model, e->device.backend, e->n_step_rows, e->device.pass.max_rows) + scratch,
                           .n_ctx = n_ctx,
                           .n_sequences = e->n_sequences,
                           .n_pages = sl_kv_pages_of(o->kv_tokens),
@@ -189,7 +189,7 @@ static void choose_rows(sl_engine *e, const sl_engine_options *o, int default_ch
     e->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : default_chunk;
     if (e->prefill_chunk > e->model->config.n_ctx) e->prefill_chunk = e->model->config.n_ctx;
     if (o->n_ctx > 0 && e->prefill_chunk > o->n_ctx && !o->prefill_chunk) e->prefill_chunk = o->n_ctx;
-    e->device.pass.max_rows = e->prefill_chunk > e->n_sequences ? e->prefill_chunk : e->n_sequences;
+    e->device.pass.max_rows = e->prefill_chunk > e->n_step_rows ? e->prefill_chunk : e->n_step_rows;
 }
 
 static long long pool_pages(const sl_engine *e, const sl_engine_options *o) {
@@ -277,6 +277,7 @@ sl_kv_formats sl_engine_kv_formats(const sl_engine *e) {
 
 int sl_engine_largest_ctx_offloaded(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err) {
     sl_engine e = {.model = model, .n_sequences = o->n_sequences > 0 ? o->n_sequences : 1};
+    e.n_step_rows = e.n_sequences;
     const sl_config *c = &model->config;
     sl_attn_plan plan;
     sl_attn_spec spec;

@@ -55,15 +55,15 @@ static int new_scratch(sl_device *d, sl_error *err) {
                    p->max_rows, p->scratch_size >> 20);
 }
 
-int sl_device_new_buffers(sl_device *d, int n_sequences, sl_error *err) {
+int sl_device_new_buffers(sl_device *d, int n_sequences, int n_step_rows, sl_error *err) {
     const sl_backend *be = d->backend;
     sl_pass_buffers *p = &d->pass;
     int rc = new_scratch(d, err);
     if (rc) return rc;
-    p->logits_size = (size_t)n_sequences * d->weights.config->n_vocab * sizeof(float);
+    p->logits_size = (size_t)n_step_rows * d->weights.config->n_vocab * sizeof(float);
     p->ranges = calloc(n_sequences, sizeof *p->ranges);
-    p->queries = calloc(n_sequences, sizeof *p->queries);
-    p->logits_owner = calloc(n_sequences, sizeof *p->logits_owner);
+    p->queries = calloc(n_step_rows, sizeof *p->queries);
+    p->logits_owner = calloc(n_step_rows, sizeof *p->logits_owner);
     p->logits = be->alloc(be, p->logits_size);
     if (be->is_device) p->last_logits = be->alloc(be, p->logits_size);
     int ok = p->ranges && p->queries && p->logits_owner && p->logits && (p->last_logits || !be->is_device);
@@ -122,7 +122,7 @@ void sl_pass_upload(const sl_device *d, int n, const int32_t *ids) {
     if (ids) be->upload(be, p->ids, ids, n * sizeof *ids);
 }
 
-sl_batch sl_pass_batch(sl_device *d, int first, int n_ranges, int n_rows, sl_linear_mode mode) {
+sl_batch sl_pass_batch(sl_device *d, int first, int first_range, int n_ranges, int n_rows, sl_linear_mode mode) {
     sl_pass_buffers *p = &d->pass;
     return (sl_batch){
         .weights = &d->weights,
@@ -135,7 +135,7 @@ sl_batch sl_pass_batch(sl_device *d, int first, int n_ranges, int n_rows, sl_lin
         .rows = p->device_rows + first,
         .kv = &d->pool,
         .n_ranges = n_ranges,
-        .ranges = p->ranges + first,
+        .ranges = p->ranges + first_range,
         .mode = mode,
         .attend = d->attention->attend,
         .attend_step = 1,

@@ -30,7 +30,7 @@ static sl_batch prefill_batch(const sl_prefill_part *parts, int n_parts) {
     int n_rows = 0;
     for (int i = 0; i < n_parts; n_rows += parts[i++].n) set_range(&parts[i], i, n_rows);
     sl_pass_upload(d, n_rows, NULL);
-    sl_batch pass = sl_pass_batch(d, 0, n_parts, n_rows, SL_LINEAR_PREFILL);
+    sl_batch pass = sl_pass_batch(d, 0, 0, n_parts, n_rows, SL_LINEAR_PREFILL);
     pass.logits = prefill_logits_row(e, n_parts);
     if (prefill->has_masks) pass.propose = d->attention->propose;
     if (prefill->segment_tokens) pass.attend_step = SL_MASK_BLOCK;

@@ -164,9 +164,11 @@ typedef struct sl_engine_options {
     // Tokens for which the cache has KV pages (of 256 tokens), over all sessions; 0: n_sequences x n_ctx. An engine may have
     // more sessions than fit: a call that finds no free page returns SL_ERR_MEMORY and changes nothing.
     int kv_tokens;
-    int prefill_chunk;  // tokens of one prefill pass; 0: 512, on a GPU 2048
-    const char *device; // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
-    const char *attn;   // attention of decode steps: "dense", "santa-prop:S=128" (docs/methods.md); NULL: "dense"
+    int prefill_chunk; // tokens of one prefill pass; 0: 512, on a GPU 2048
+    int n_draft;       // most drafts of a session in a step (sl_generation.draft), 0 to SL_MAX_DRAFT. A GPU takes 0 only
+    const sl_model *draft_model; // for the draft source "model": a smaller model of the same vocabulary; NULL: none
+    const char *device;          // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
+    const char *attn;            // attention of decode steps: "dense", "santa-prop:S=128" (docs/methods.md); NULL: "dense"
     // Where K and V lie on a GPU. "gpu": in its memory. "host": in page-locked host memory, from which decode steps fetch the
     // rows that they draw; only methods that read few rows are offered. "auto": on the host, if the context does not fit on the
     // GPU. NULL: "gpu"
@@ -183,6 +185,8 @@ typedef struct sl_engine_options {
     sl_cancel cancel;     // of sl_engine_new, and of every later call that runs the engine
     sl_log log;           // lines about decisions of the library, such as the context that fits into memory
 } sl_engine_options;
+
+enum { SL_MAX_DRAFT = 15 };
 
 SL_API sl_engine_options sl_engine_options_default(void); // zeros, and device "auto"
 // options NULL: the default. The strings are copied.
@@ -359,6 +363,13 @@ typedef struct sl_generation {
     // too. Special tokens count as their strings. If the token that ends the text has more bytes, the grammar begins with them;
     // white space among them that the grammar does not allow is skipped. NULL: the grammar begins at once
     const char *grammar_after;
+    // A stream guesses next tokens, and verifies several of them in one decode step. Text, ids, log-probabilities and logits
+    // have the bits of a generation without drafts. "ngram[:min=3][:max=32]": copies what followed the longest end of the text,
+    // of `min` to `max` tokens, that occurred before. "self[:attn=santa-is:S=64]": decodes with another attention method.
+    // "model[:attn=dense]": decodes with the draft model of the engine. "ngram+self...", "ngram+model...": what promises more.
+    // "auto": these, with two methods. The number of drafts adapts to the measured acceptance and times, between least=0 and
+    // most=8. Attention that keeps a state from step to step is refused. NULL: no drafts
+    const char *draft;
 } sl_generation;
 
 enum { SL_UNSET = -2147483647 - 1, SL_MAX_LOGPROBS = 20 };
@@ -372,7 +383,7 @@ typedef struct sl_generated {
     int n_prompt;    // tokens in the context before the generated ones
     int n_reused;    // of these, tokens whose KV rows were in the session already; sl_stream_begin: 0
     int n_generated; // tokens, without the end token
-    int n_steps;     // decode steps
+    int n_steps;     // decode steps; a step with accepted drafts makes several tokens
 } sl_generated;
 
 typedef struct sl_logprob {
@@ -384,6 +395,14 @@ typedef struct sl_token_logprobs {
     sl_logprob sampled, top[SL_MAX_LOGPROBS]; // top: [n_top] in falling order; of equal tokens the lowest id comes first
     int n_top;
 } sl_token_logprobs;
+
+// What the drafts of a generation came to.
+typedef struct sl_draft_counts {
+    uint64_t n_steps;                           // decode steps
+    uint64_t n_drafts, n_ngram_drafts;          // of these, steps with drafts, and with drafts of the source ngram
+    uint64_t n_draft_tokens, n_accepted_tokens; // drafts
+    uint64_t accepted_at[SL_MAX_DRAFT];         // accepted drafts by their place in the step
+} sl_draft_counts;
 
 // One generation as an object, so that a program can run many side by side, take text as it comes, and end each when it wants.
 // It samples tokens from the logits of its session, appends them to the session, and makes text of them, until a reason to
@@ -402,10 +421,11 @@ SL_API int sl_stream_set_options(sl_stream *s, const sl_generation *options, sl_
 // so a tokenizer of the SentencePiece kind omits the first blank. SL_ERR_ARG: a stream of this session runs already.
 // SL_ERR_UNSUPPORTED: no token of the model can begin a text of the grammar.
 SL_API int sl_stream_begin(sl_stream *s, int at_start, sl_error *err);
-// Each running stream of the n streams makes one token. The streams belong to one engine, and at most n_sequences of them run.
-// Their tokens do not depend on each other, and their attention may differ. It returns the errors of sl_sample and sl_step, and
-// then no stream has changed. If memory is missing after the step, it returns SL_ERR_MEMORY, and the streams have ended. A
-// stream whose grammar cannot go on ends with SL_STOP_ERROR, which is no error of the call.
+// Each running stream of the n streams makes one token, and with sl_generation.draft perhaps several. The streams belong to one
+// engine, and at most n_sequences of them run. Their tokens do not depend on each other, and their attention may differ. It
+// returns the errors of sl_sample and sl_step, and then no stream has changed. If memory is missing after the step, it returns
+// SL_ERR_MEMORY, and the streams have ended. A stream whose grammar cannot go on ends with SL_STOP_ERROR, which is no error of
+// the call.
 SL_API int sl_streams_step(sl_stream *const *streams, int n, sl_error *err);
 SL_API int sl_stream_is_running(const sl_stream *s); // 0: it has ended, or not begun
 // The text that the last sl_streams_step with this stream completed: [*n] whole UTF-8 characters, without a NUL at its end. It
@@ -421,7 +441,8 @@ SL_API sl_generated sl_stream_result(const sl_stream *s); // the counts so far; 
 // What the attention of the generation's decode steps read. SL_ERR_UNSUPPORTED on a GPU, whose kernels count for the whole
 // batch.
 SL_API int sl_stream_attention_work(const sl_stream *s, sl_attention_work *out, sl_error *err);
-SL_API const int32_t *sl_stream_ids(const sl_stream *s, int *n); // the sampled tokens [*n], an end token included
+SL_API sl_draft_counts sl_stream_draft_counts(const sl_stream *s); // zeros without drafts
+SL_API const int32_t *sl_stream_ids(const sl_stream *s, int *n);   // the sampled tokens [*n], an end token included
 SL_API const sl_token_logprobs *sl_stream_logprobs(const sl_stream *s, int *n); // [*n]: one for each sampled token, or 0
 
 // Continues a text in a session of its own. options NULL: the default. on_text NULL: the text is dropped. *result may be NULL.

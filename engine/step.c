@@ -2,6 +2,7 @@
 //
 // A step makes an sl_batch (models/arch.h), the input of one pass, and calls the architecture's forward. On a device it goes
 // through a recording (sl_backend.run_step). docs/architecture.md shows the path down to a kernel.
+#include "engine/draft/draft.h"
 #include "engine/engine_internal.h"
 #include "kv/kv_offload.h"
 
@@ -30,10 +31,10 @@ int sl_check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err) {
 
 // ---- groups of a decode step: one launch serves sessions of one plan ----
 
-// The number of sessions from the first on that have its plan.
-static int group_size(sl_session *const *sessions, int n) {
+// The number of runs from the first on whose sessions have its plan.
+static int group_size(const sl_run *runs, int n) {
     int m = 1;
-    while (m < n && sl_session_plan(sessions[m]) == sl_session_plan(sessions[0])) m++;
+    while (m < n && sl_session_plan(runs[m].session) == sl_session_plan(runs[0].session)) m++;
     return m;
 }
 
@@ -48,33 +49,47 @@ static void group(sl_session *const *sessions, int n, int *order) {
     }
 }
 
-// The next token of n sessions: n ranges of one row. The sessions are grouped.
-static void set_rows(sl_session *const *sessions, int n, const int32_t *ids) {
-    sl_engine *e = sessions[0]->engine;
-    for (int i = 0, end = 0, first = 0; i < n; i++) {
-        sl_session *s = sessions[i];
-        if (i == end) first = i, end = i + group_size(sessions + i, n - i);
-        e->device.pass.rows[i] = (sl_row){.position = s->kv.n_tokens,
-                                          .sequence = s->sequence,
-                                          .pages = sl_session_page_table(s),
-                                          .state = s->device_state,
-                                          .seed = s->seed};
-        e->device.pass.ranges[i] =
-            (sl_row_range){.session = s, .first = i - first, .n_rows = 1, .position = s->kv.n_tokens, .is_decode = 1};
-    }
-    sl_pass_upload(&e->device, n, ids);
+static int n_rows_of(const sl_run *runs, int n) {
+    int n_rows = 0;
+    for (int i = 0; i < n; i++) n_rows += runs[i].n;
+    return n_rows;
 }
 
-// Runs a decode step of sessions whose rows and ids are set. On a device it queues the step.
-static void run_groups(sl_session *const *sessions, int n) {
-    sl_engine *e = sessions[0]->engine;
+// The next rows of n sessions: a range for each run. The runs are grouped. has_ids 0: the device samples the ids.
+static void set_rows(sl_run *runs, int n, int has_ids) {
+    sl_engine *e = runs[0].session->engine;
+    int32_t ids[n_rows_of(runs, n)]; // at most n_step_rows
+    int row = 0;
+    for (int i = 0, end = 0, first_row = 0; i < n; i++) {
+        sl_run *r = &runs[i];
+        sl_session *s = r->session;
+        if (i == end) first_row = row, end = i + group_size(runs + i, n - i);
+        r->row = row;
+        e->device.pass.ranges[i] =
+            (sl_row_range){.session = s, .first = row - first_row, .n_rows = r->n, .position = s->kv.n_tokens, .is_decode = 1};
+        for (int j = 0; j < r->n; j++, row++) {
+            if (has_ids) ids[row] = r->ids[j];
+            e->device.pass.rows[row] = (sl_row){.position = s->kv.n_tokens + j,
+                                                .sequence = s->sequence,
+                                                .pages = sl_session_page_table(s),
+                                                .state = s->device_state,
+                                                .seed = s->seed};
+        }
+    }
+    sl_pass_upload(&e->device, row, has_ids ? ids : NULL);
+}
+
+// Runs a decode step of runs whose rows and ids are set. On a device it queues the step.
+static void run_groups(const sl_run *runs, int n) {
+    sl_engine *e = runs[0].session->engine;
     const sl_backend *be = e->device.backend;
     const sl_arch *arch = e->model->config.arch;
     for (int first = 0, m; first < n; first += m) {
-        m = group_size(sessions + first, n - first);
-        sl_batch step = sl_pass_batch(&e->device, first, m, m, SL_LINEAR_DECODE);
-        step.n_out = m;
-        const sl_step_key key = {.n = m, .first = first, .plan = sl_session_plan(sessions[first])->number};
+        m = group_size(runs + first, n - first);
+        int n_rows = n_rows_of(runs + first, m), row = runs[first].row;
+        sl_batch step = sl_pass_batch(&e->device, row, first, m, n_rows, SL_LINEAR_DECODE);
+        step.n_out = n_rows;
+        const sl_step_key key = {.n = n_rows, .first = row, .plan = sl_session_plan(runs[first].session)->number};
         if (be->run_step && !e->observation.observer.fn)
             be->run_step(be, key, arch->forward, &step);
         else
@@ -114,26 +129,26 @@ static int begin(sl_session *const *batch, int n, sl_error *err) {
     return rc;
 }
 
-static int check_room(const sl_session *s, sl_error *err) {
-    if (s->kv.n_tokens < s->engine->n_ctx) return 0;
+static int check_room(const sl_session *s, int n_rows, sl_error *err) {
+    if (s->kv.n_tokens + n_rows <= s->engine->n_ctx) return 0;
     return sl_fail(err, SL_ERR_CONTEXT, "sequence %u: the context is full: %d tokens, {n_ctx} %d", s->sequence, s->kv.n_tokens,
                    s->engine->n_ctx);
 }
 
 // Prepares sessions and pages for a step. After an error no session has more pages than before.
-static int reserve_decode(sl_session *const *batch, int n, sl_error *err) {
-    sl_engine *e = batch[0]->engine;
+static int reserve_decode(const sl_run *runs, int n, sl_error *err) {
+    sl_engine *e = runs[0].session->engine;
     int rc = 0, i;
     for (i = 0; !rc && i < n; i++) {
-        sl_session *s = batch[i];
-        rc = check_room(s, err);
+        sl_session *s = runs[i].session;
+        rc = check_room(s, runs[i].n, err);
         if (!rc) rc = sl_session_sync_state(s, err);
-        if (!rc) rc = sl_kv_reserve(&e->device.pool, &s->kv, s->kv.n_tokens + 1, err);
+        if (!rc) rc = sl_kv_reserve(&e->device.pool, &s->kv, s->kv.n_tokens + runs[i].n, err);
     }
-    for (int j = 0; rc && j < i; j++) sl_kv_truncate(&e->device.pool, &batch[j]->kv, batch[j]->kv.n_tokens);
+    for (int j = 0; rc && j < i; j++) sl_kv_truncate(&e->device.pool, &runs[j].session->kv, runs[j].session->kv.n_tokens);
     for (int j = 0; !rc && j < n; j++) {
-        sl_kv_hold(&e->device.pool, &batch[j]->kv);
-        sl_session_build_extras(batch[j]);
+        sl_kv_hold(&e->device.pool, &runs[j].session->kv);
+        sl_session_build_extras(runs[j].session);
     }
     return rc;
 }
@@ -142,30 +157,78 @@ static void append(sl_session *s, int32_t id) { // its row is in the pages
     s->ids[s->kv.n_tokens++] = id;
 }
 
-static int decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
-    sl_engine *e = batch[0]->engine;
-    int rc = reserve_decode(batch, n, err);
+// Runs a pass over all rows of grouped runs, and appends the first token of each.
+static int decode(sl_run *runs, int n, sl_error *err) {
+    sl_engine *e = runs[0].session->engine;
+    sl_session *sessions[n];
+    int rc = reserve_decode(runs, n, err);
     if (rc) return rc;
-    sl_logits_before_step(&e->device, batch, n, 0, n);
-    set_rows(batch, n, ids);
-    run_groups(batch, n);
+    for (int i = 0; i < n; i++) sessions[i] = runs[i].session;
+    sl_logits_before_step(&e->device, sessions, n, 0, n_rows_of(runs, n));
+    set_rows(runs, n, 1);
+    run_groups(runs, n);
     rc = e->device.backend->finish(e->device.backend, err);
     if (rc) return rc;
-    if (e->device.attention->account) e->device.attention->account(e, batch, n);
-    for (int i = 0; i < n; i++) append(batch[i], ids[i]);
-    sl_logits_after_step(&e->device, batch, n, 0);
+    if (e->device.attention->account) e->device.attention->account(e, sessions, n);
+    for (int i = 0; i < n; i++) {
+        append(sessions[i], runs[i].ids[0]);
+        sl_logits_after_step(&e->device, &sessions[i], 1, runs[i].row);
+    }
     return 0;
 }
 
 static int decode_any(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
     int order[n]; // n is at most n_sequences: check_batch
-    sl_session *grouped[n];
-    int32_t grouped_ids[n];
+    sl_run runs[n];
     int rc = sl_check_ids(batch[0]->engine, ids, n, err);
     if (rc) return rc;
     group(batch, n, order);
-    for (int i = 0; i < n; i++) grouped[i] = batch[order[i]], grouped_ids[i] = ids[order[i]];
-    return decode(grouped, n, grouped_ids, err);
+    for (int i = 0; i < n; i++) runs[i] = (sl_run){.session = batch[order[i]], .ids = &ids[order[i]], .n = 1};
+    return decode(runs, n, err);
+}
+
+int sl_decode_runs_claimed(sl_run *runs, int n, sl_error *err) {
+    sl_session *batch[n];
+    int order[n];
+    sl_run grouped[n];
+    for (int i = 0; i < n; i++) batch[i] = runs[i].session;
+    int rc = begin(batch, n, err);
+    if (rc) return rc;
+    rc = sl_cancel_poll(&batch[0]->engine->cancel, err);
+    group(batch, n, order);
+    for (int i = 0; i < n; i++) grouped[i] = runs[order[i]];
+    if (!rc) rc = decode(grouped, n, err);
+    for (int i = 0; i < n; i++) runs[order[i]].row = grouped[i].row;
+    sl_engine_end(batch[0]->engine);
+    return rc;
+}
+
+void sl_run_take(const sl_run *r, int i) {
+    SL_CHECK(i > 0 && i < r->n);
+    append(r->session, r->ids[i]);
+    sl_logits_after_step(&r->session->engine->device, &(sl_session *){r->session}, 1, r->row + i);
+}
+
+static int check_rows(const sl_session *s, const int32_t *ids, int n, sl_error *err) {
+    const sl_engine *e = s->engine;
+    if (n < 1 || n > 1 + e->n_draft)
+        return sl_fail(err, SL_ERR_ARG, "a pass of %d rows: expected 1 to %d (1 + n_draft)", n, 1 + e->n_draft);
+    if (s->kv.n_tokens % SL_PAGE + n > SL_PAGE)
+        return sl_fail(err, SL_ERR_ARG, "a pass of %d rows after %d tokens: expected rows of one page of %d", n, s->kv.n_tokens,
+                       SL_PAGE);
+    int rc = sl_check_ids(e, ids, n, err);
+    return rc || n == 1 ? rc : sl_draft_check_state(e, &sl_session_plan(s)->methods, err);
+}
+
+int sl_decode_rows(sl_session *s, const int32_t *ids, int n, sl_error *err) {
+    sl_run run = {.session = s, .ids = ids, .n = n};
+    int rc = check_rows(s, ids, n, err);
+    if (!rc) rc = sl_engine_claim(s->engine, err);
+    if (rc) return rc;
+    rc = sl_decode_runs_claimed(&run, 1, err);
+    for (int i = 1; !rc && i < n; i++) sl_run_take(&run, i);
+    sl_engine_release(s->engine);
+    return rc;
 }
 
 int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
@@ -220,10 +283,15 @@ static int sample_on_host(sl_session *const *batch, int n, sl_sampler *const *sa
     return rc;
 }
 
+// Runs of the rows whose ids the device samples.
+static void one_row_each(sl_session *const *batch, int n, sl_run *runs) {
+    for (int i = 0; i < n; i++) runs[i] = (sl_run){.session = batch[i], .n = 1};
+}
+
 // Queues the sampling of the batch's next ids, to sl_pass_buffers.ids. Sets the rows of a step over them. Rows that are not for
 // the device are sampled by the host, to host_ids. So the others do not wait until the host has sampled them too.
-static int queue_sampling(sl_engine *e, sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *host_ids,
-                          sl_error *err) {
+static int queue_sampling(sl_engine *e, sl_session *const *batch, sl_run *runs, int n, sl_sampler *const *samplers,
+                          int32_t *host_ids, sl_error *err) {
     static const sl_sampling greedy = {.top_p = 1, .repeat_penalty = 1};
     const sl_backend *be = e->device.backend;
     const sl_sampling *params[n]; // n is at most n_sequences: check_batch
@@ -234,7 +302,7 @@ static int queue_sampling(sl_engine *e, sl_session *const *batch, int n, sl_samp
         allowed[i] = is_device ? sl_sampler_allowed(samplers[i]) : NULL;
     }
     sl_logits_to_rows(&e->device, batch, n);
-    set_rows(batch, n, NULL);
+    set_rows(runs, n, 0);
     be->sample_rows(be, e->device.pass.logits, e->device.pass.device_rows, params, allowed, n, e->model->config.n_vocab,
                     e->device.pass.ids);
     int rc = sample_on_host(batch, n, samplers, host_ids, err);
@@ -263,7 +331,9 @@ static int sample(sl_session *const *batch, int n, sl_sampler *const *samplers, 
     sl_engine *e = batch[0]->engine;
     if (!n_for_device(e, samplers, n)) return sample_on_host(batch, n, samplers, ids, err);
     int32_t host_ids[n];
-    int rc = queue_sampling(e, batch, n, samplers, host_ids, err);
+    sl_run runs[n];
+    one_row_each(batch, n, runs);
+    int rc = queue_sampling(e, batch, runs, n, samplers, host_ids, err);
     if (!rc) rc = sampled_ids(e, n, samplers, host_ids, ids, err);
     return rc ? rc : check_sampled(batch, n, ids, err);
 }
@@ -293,11 +363,13 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
     const sl_backend *be = e->device.backend;
     size_t size = n * (size_t)e->model->config.n_vocab * sizeof(float);
     int32_t host_ids[n];
-    int rc = reserve_decode(batch, n, err);
-    if (!rc) rc = queue_sampling(e, batch, n, samplers, host_ids, err);
+    sl_run runs[n];
+    one_row_each(batch, n, runs);
+    int rc = reserve_decode(runs, n, err);
+    if (!rc) rc = queue_sampling(e, batch, runs, n, samplers, host_ids, err);
     if (rc) return rc;
     be->copy(be, e->device.pass.last_logits, size, e->device.pass.logits, size, size, 1);
-    run_groups(batch, n);
+    run_groups(runs, n);
     rc = sampled_ids(e, n, samplers, host_ids, ids, err);
     if (rc) return rc;
     sl_logits_after_step(&e->device, batch, n, 0);
@@ -321,14 +393,11 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
 static int step_on_host(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
     int n_live = 0, rc = sample(batch, n, samplers, ids, err);
     if (rc) return rc;
-    sl_session *live[n];
-    int32_t live_ids[n];
-    for (int i = 0; i < n; i++) {
-        if (sl_model_is_eos(batch[i]->engine->model, ids[i])) continue;
-        live[n_live] = batch[i];
-        live_ids[n_live++] = ids[i];
-    }
-    return n_live ? decode(live, n_live, live_ids, err) : 0;
+    sl_run live[n];
+    for (int i = 0; i < n; i++)
+        if (!sl_model_is_eos(batch[i]->engine->model, ids[i]))
+            live[n_live++] = (sl_run){.session = batch[i], .ids = &ids[i], .n = 1};
+    return n_live ? decode(live, n_live, err) : 0;
 }
 
 static int step_any(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
@@ -352,7 +421,7 @@ int sl_step_claimed(sl_session *const *batch, int n, sl_sampler *const *samplers
     sl_engine *e = batch[0]->engine;
     rc = sl_cancel_poll(&e->cancel, err);
     if (!rc) rc = check_sampling(batch, n, samplers, err);
-    for (int i = 0; !rc && i < n; i++) rc = check_room(batch[i], err);
+    for (int i = 0; !rc && i < n; i++) rc = check_room(batch[i], 1, err);
     if (!rc) rc = step_any(batch, n, samplers, ids, err);
     sl_engine_end(e);
     return rc;

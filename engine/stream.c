@@ -1,5 +1,7 @@
 // engine/stream.c - sl_stream: one generation of text. Streams advance together, one token at a time.
 #include "engine/stream.h"
+#include "base/clock.h"
+#include "engine/draft/draft.h"
 #include "engine/engine_internal.h"
 #include "engine/logprobs.h"
 #include "engine/stopper.h"
@@ -13,6 +15,7 @@ struct sl_stream {
     sl_stopper *stopper; // NULL: no stop strings
     sl_guide *guide;     // NULL: no grammar
     sl_plan *plan;       // attention of the decode steps; NULL: the engine's
+    sl_drafter *drafter; // NULL: no drafts
     int max_tokens, n_logprobs;
     int32_t end;                    // ends a generation, besides the model's end tokens; -1: none
     int32_t named[SL_STREAM_NAMED]; // [n_named] special tokens that are written as text
@@ -41,6 +44,7 @@ int sl_stream_set_options(sl_stream *s, const sl_generation *o, sl_error *err) {
     sl_stopper *stopper = NULL;
     sl_guide *guide = NULL;
     sl_plan *plan = NULL;
+    sl_drafter *drafter = NULL;
     if (o->max_tokens < 0) return sl_fail(err, SL_ERR_ARG, "{max_tokens} %d: expected 0 (no limit) or more", o->max_tokens);
     if (o->n_stop < 0) return sl_fail(err, SL_ERR_ARG, "a list of %d stop strings: expected 0 or more", o->n_stop);
     if (o->n_logprobs < -1 || o->n_logprobs > SL_MAX_LOGPROBS)
@@ -56,7 +60,9 @@ int sl_stream_set_options(sl_stream *s, const sl_generation *o, sl_error *err) {
     if (!rc && o->n_stop) rc = sl_stopper_new(o->stop, o->n_stop, &stopper, err);
     if (!rc && o->grammar) rc = sl_guide_new(s->session->engine, o->grammar, o->grammar_after, &guide, err);
     if (!rc && o->attn) rc = sl_plan_parse(s->session->engine, o->attn, &plan, err);
+    if (!rc && o->draft) rc = sl_drafter_new(s->session->engine, o->draft, &drafter, err);
     if (rc) {
+        sl_plan_drop(s->session->engine, plan);
         sl_guide_free(guide);
         sl_stopper_free(stopper);
         sl_sampler_free(sampler);
@@ -66,7 +72,8 @@ int sl_stream_set_options(sl_stream *s, const sl_generation *o, sl_error *err) {
     sl_stopper_free(s->stopper);
     sl_guide_free(s->guide);
     sl_plan_drop(s->session->engine, s->plan);
-    s->sampler = sampler, s->stopper = stopper, s->guide = guide, s->plan = plan;
+    sl_drafter_free(s->drafter);
+    s->sampler = sampler, s->stopper = stopper, s->guide = guide, s->plan = plan, s->drafter = drafter;
     s->progress = o->progress;
     sl_stream_set_limits(s, o->max_tokens, o->n_logprobs);
     return 0;
@@ -108,6 +115,7 @@ void sl_stream_free(sl_stream *s) {
     sl_text_free(&s->piece);
     sl_text_free(&s->shown);
     sl_plan_drop(s->session->engine, s->plan);
+    sl_drafter_free(s->drafter);
     sl_session_free(s->session);
     free(s);
 }
@@ -180,6 +188,21 @@ const sl_token_logprobs *sl_stream_logprobs(const sl_stream *s, int *n) {
     return s->logprobs.tokens;
 }
 
+sl_draft_counts sl_stream_draft_counts(const sl_stream *s) {
+    return s->drafter ? *sl_drafter_counts(s->drafter) : (sl_draft_counts){0};
+}
+
+int sl_stream_n_more(const sl_stream *s) {
+    int n = (int)s->ids.n, is_ended = n && sl_model_is_eos(model_of(s), s->ids.data[n - 1]);
+    if (!s->drafter) return 0;
+    return is_ended ? n - 1 - s->out.n_steps : (int)sl_drafter_counts(s->drafter)->n_accepted_tokens;
+}
+
+void sl_stream_describe_drafts(const sl_stream *s, char *buf, size_t size) {
+    if (size) *buf = 0;
+    if (s->drafter) sl_drafter_describe(s->drafter, buf, size);
+}
+
 const sl_attn_stats *sl_stream_attn_stats(const sl_stream *s) {
     return s->session->engine->device.backend->is_device ? NULL : &s->work;
 }
@@ -212,6 +235,10 @@ int sl_stream_begin(sl_stream *s, int at_start, sl_error *err) {
     sl_logprobs_begin(&s->logprobs, s->n_logprobs, model_of(s)->config.n_vocab);
     if (s->stopper) sl_stopper_reset(s->stopper);
     sl_session_use_plan(session, s->plan);
+    if (s->drafter && (rc = sl_drafter_begin(s->drafter, session, err))) {
+        sl_session_use_plan(session, NULL);
+        return rc;
+    }
     s->work = (sl_attn_stats){0};
     s->is_running = 1;
     session->stream = s, session->work = &s->work;
@@ -295,7 +322,6 @@ static int take_token(sl_stream *s, int32_t id, int is_last, sl_stop reason, sl_
     if (!rc) rc = sl_logprobs_add(&s->logprobs, id, err);
     if (!rc && is_appended) rc = sl_sampler_accept(s->sampler, id, err);
     if (rc) return rc;
-    s->out.n_steps += is_appended;
     if (is_eos || id == s->end) {
         stop(s, SL_STOP_END);
         return show_rest(s, err);
@@ -337,17 +363,79 @@ static void fill(step_batch *b, sl_stream *const *streams, int n) {
     }
 }
 
+static int has_drafts(const step_batch *b) {
+    for (int i = 0; i < b->n_step; i++)
+        if (b->streams[i]->drafter) return 1;
+    return 0;
+}
+
+static int keep_logprobs(sl_stream *s, sl_error *err) {
+    if (s->logprobs.n_top < 0) return 0;
+    const float *logits = sl_session_logits(s->session, err); // on a GPU this downloads the logits
+    return logits ? sl_logprobs_before(&s->logprobs, logits, err) : SL_ERR_ARG;
+}
+
 // Samples a token for each stream, and runs the steps.
 static int sample_and_step(const step_batch *b, sl_error *err) {
     int n_step = b->n_step, n_last = b->n - n_step, rc = 0;
-    for (int i = 0; !rc && i < b->n; i++) {
-        if (b->streams[i]->logprobs.n_top < 0) continue;
-        const float *logits = sl_session_logits(b->sessions[i], err); // on a GPU this downloads the logits
-        rc = logits ? sl_logprobs_before(&b->streams[i]->logprobs, logits, err) : SL_ERR_ARG;
-    }
+    for (int i = 0; !rc && i < b->n; i++) rc = keep_logprobs(b->streams[i], err);
     if (!rc && !n_step) rc = sl_cancel_poll(&b->sessions[0]->engine->cancel, err); // a step asks otherwise
     if (!rc && n_last) rc = sl_sample_claimed(b->sessions + n_step, n_last, b->samplers + n_step, b->ids + n_step, err);
     if (!rc && n_step) rc = sl_step_claimed(b->sessions, n_step, b->samplers, b->ids, err);
+    return rc;
+}
+
+// The drafts that the stream can use: its step appends at most the token before the last.
+static int most_drafts(const sl_stream *s) {
+    const sl_session *session = s->session;
+    int most = session->engine->n_ctx - session->kv.n_tokens - 1, left = s->max_tokens - s->out.n_generated - 2;
+    if (s->max_tokens && left < most) most = left;
+    return most < SL_MAX_DRAFT ? most : SL_MAX_DRAFT;
+}
+
+// The same as sample_and_step, with drafts behind the sampled tokens. Sets the jobs of the streams that step; n 0: the stream
+// sampled an end token.
+static int sample_and_verify(const step_batch *b, sl_draft_job *jobs, sl_error *err) {
+    sl_draft_job *live[b->n_step], run_jobs[b->n_step];
+    sl_run runs[b->n_step];
+    int n = 0, rc = sl_cancel_poll(&b->sessions[0]->engine->cancel, err);
+    for (int i = 0; !rc && i < b->n; i++) rc = keep_logprobs(b->streams[i], err);
+    if (!rc) rc = sl_sample_claimed(b->sessions, b->n, b->samplers, b->ids, err);
+    for (int i = 0; i < b->n_step; i++) {
+        jobs[i].n = 0;
+        if (rc || sl_model_is_eos(model_of(b->streams[i]), b->ids[i])) continue;
+        live[n] = &jobs[i];
+        run_jobs[n++] = (sl_draft_job){.drafter = b->streams[i]->drafter,
+                                       .session = b->sessions[i],
+                                       .sampler = b->samplers[i],
+                                       .most = most_drafts(b->streams[i]),
+                                       .ids = {b->ids[i]}};
+    }
+    if (rc || !n) return rc;
+    rc = sl_drafts_make(run_jobs, n, err);
+    for (int i = 0; i < n; i++) runs[i] = (sl_run){.session = run_jobs[i].session, .ids = run_jobs[i].ids, .n = run_jobs[i].n};
+    double start = sl_now_ms();
+    if (!rc) rc = sl_decode_runs_claimed(runs, n, err);
+    if (!rc) sl_drafts_passed(run_jobs, n, sl_now_ms() - start);
+    for (int i = 0; !rc && i < n; i++) *live[i] = run_jobs[i], live[i]->row = runs[i].row;
+    return rc;
+}
+
+// After the pass over a stream's first token and its drafts: takes the drafts that the stream samples itself.
+static int take_drafts(sl_stream *s, const sl_draft_job *job, sl_error *err) {
+    const sl_run run = {.session = s->session, .ids = job->ids, .n = job->n, .row = job->row};
+    int rc = 0, n_compared = 0, n_accepted = 0;
+    while (!rc && s->is_running && n_accepted + 1 < job->n) {
+        int32_t id;
+        rc = keep_logprobs(s, err);
+        if (!rc) rc = sl_sample_claimed(&s->session, 1, &s->sampler, &id, err);
+        n_compared++;
+        if (rc || id != job->ids[n_accepted + 1]) break;
+        n_accepted++;
+        if (!sl_model_is_eos(model_of(s), id)) sl_run_take(&run, n_accepted);
+        rc = take_token(s, id, 0, SL_STOP_LENGTH, err);
+    }
+    sl_draft_settle(job, n_compared, n_accepted);
     return rc;
 }
 
@@ -357,15 +445,19 @@ static int step(sl_stream *const *streams, int n, int n_running, sl_error *err) 
     sl_session *sessions[n_running];
     sl_sampler *samplers[n_running];
     int32_t ids[n_running];
+    sl_draft_job jobs[n_running];
     step_batch b = {running, sessions, samplers, ids, 0, 0};
     sl_stop reason;
     fill(&b, streams, n);
-    int rc = sample_and_step(&b, err);
+    int drafts = has_drafts(&b), rc = drafts ? sample_and_verify(&b, jobs, err) : sample_and_step(&b, err);
     if (rc) return rc;
     for (int i = 0; i < n; i++) streams[i]->shown.n = 0;
     for (int i = 0; !rc && i < b.n; i++) {
+        int is_last = i >= b.n_step;
+        running[i]->out.n_steps += !is_last && !sl_model_is_eos(model_of(running[i]), ids[i]);
         ends_with_next(running[i], &reason);
-        rc = take_token(running[i], ids[i], i >= b.n_step, reason, err);
+        rc = take_token(running[i], ids[i], is_last, reason, err);
+        if (!rc && drafts && !is_last && jobs[i].n) rc = take_drafts(running[i], &jobs[i], err);
     }
     for (int i = 0; rc && i < b.n; i++) stop(running[i], SL_STOP_CALLER); // out of memory: some lack their token
     return rc;

@@ -21,6 +21,11 @@ const char *sl_stream_stop_string(const sl_stream *s); // the stop string that e
 void sl_stream_set_limits(sl_stream *s, int max_tokens, int n_logprobs);
 // What the attention of the last generation's decode steps counted. NULL: on a GPU, where kernels count for the whole batch.
 const sl_attn_stats *sl_stream_attn_stats(const sl_stream *s);
+// One line about the drafts of the last generation, and why so many: acceptance and measured times. Empty without drafts.
+void sl_stream_describe_drafts(const sl_stream *s, char *buf, size_t size);
+// Tokens of the last generation that its decode steps appended beyond one each: accepted drafts, but no end token of the model,
+// which needs no step.
+int sl_stream_n_more(const sl_stream *s);
 int sl_stream_stop(sl_stream *s, sl_stop reason, sl_error *err); // sl_stream_end with another reason
 
 // Makes the session hold ids[0..n), and generates to the end. at_start: no text precedes the generated text. text: receives the

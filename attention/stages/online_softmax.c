@@ -1,16 +1,24 @@
 // attention/stages/online_softmax.c - the driver of compositions without a draw: every row once. One pass over pages fuses
 // proposal, draw and combination with an online softmax. A task is a chunk of 1,024 rows of a KV head. Partial results merge in
 // the order of the chunks.
+//
+// Queries of one sequence that follow each other (a token and its drafts) read the same pages. A task of exact attention serves
+// all of them: it widens a page once for the heads of several queries. A query head's sums do not depend on the others.
 #include "attention/stages/stages.h"
 #include "base/thread_pool.h"
 
 #include <math.h>
 #include <string.h>
 
+// Queries [first, first + n) that follow each other in one sequence.
+typedef struct query_run {
+    int first, n;
+} query_run;
+
 // Byte offsets in the workspace. A pair is a (sequence, KV head), an item is a (sequence, query head).
 typedef struct layout {
     size_t n_state; // bytes of the proposal's state of a pair
-    size_t reports, groups, states, partials, size;
+    size_t reports, groups, runs, states, partials, size;
 } layout;
 
 static int chunks(int n_kv) {
@@ -28,6 +36,7 @@ static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seq
     layout l = {.n_state = propose->state ? (propose->state(g, spec, n_kv) + 63) / 64 * 64 : 0};
     l.reports = sl_workspace_take(&at, (size_t)n_seqs * g->n_heads * sizeof(sl_attn_report));
     l.groups = sl_workspace_take(&at, pairs * sizeof(sl_group));
+    l.runs = sl_workspace_take(&at, (size_t)n_seqs * sizeof(query_run));
     l.states = sl_workspace_take(&at, pairs * l.n_state);
     l.partials = sl_workspace_take(&at, pairs * chunks(n_kv) * partial_floats(g) * sizeof(float));
     l.size = at;
@@ -38,14 +47,50 @@ size_t sl_online_softmax_workspace(const sl_attn_geom *g, const sl_attn_spec *sp
     return lay_out(g, spec, n_seqs, n_kv).size;
 }
 
+static void clear_partial(int n, int head_dim, float *o, float *m, float *l) {
+    memset(o, 0, (size_t)n * head_dim * sizeof *o);
+    for (int i = 0; i < n; i++) m[i] = -INFINITY, l[i] = 0;
+}
+
 static void softmax_chunk(const sl_group *g, const sl_proposal *propose, int chunk, float *partial) {
     int pages = sl_kv_pages_of(g->kv->n_kv), first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
     float score[SL_MAX_GROUP * SL_CHUNK], *o = partial, *m = o + (size_t)g->n * g->head_dim, *l = m + g->n;
-    memset(o, 0, (size_t)g->n * g->head_dim * sizeof *o);
-    for (int i = 0; i < g->n; i++) m[i] = -INFINITY, l[i] = 0;
+    clear_partial(g->n, g->head_dim, o, m, l);
     for (int page = first; page < last && page < pages; page++) {
         propose->score(g, page, score);
         g->kernels->online_softmax(score, SL_CHUNK, g->n, sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, m, l, o);
+    }
+}
+
+// The same for the groups [n] of one KV head of queries that follow each other in a sequence, with exact scores. Each query
+// sees its own rows. partials: [n]
+static void softmax_chunk_of_run(const sl_group *const *groups, int n, int chunk, float *const *partials) {
+    const sl_group *newest = groups[n - 1];
+    const int dim = newest->head_dim, of_one = newest->n, heads = n * of_one;
+    int pages = sl_kv_pages_of(newest->kv->n_kv), first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
+    float score[SL_MAX_GROUP * SL_CHUNK], q[SL_MAX_GROUP * SL_QUANT_DIM], o[SL_MAX_GROUP * SL_QUANT_DIM];
+    float m[SL_MAX_GROUP], l[SL_MAX_GROUP];
+    sl_group all = *newest;
+    all.q = q, all.n = heads;
+    for (int i = 0; i < n; i++) memcpy(q + (size_t)i * of_one * dim, groups[i]->q, (size_t)of_one * dim * sizeof *q);
+    clear_partial(heads, dim, o, m, l);
+    for (int page = first; page < last && page < pages; page++) {
+        const sl_kv_run v = sl_v_page(&all, page);
+        sl_score_exact(&all, page, score);
+        if ((page + 1) * SL_PAGE <= groups[0]->kv->n_kv) { // every query sees the whole page
+            all.kernels->online_softmax(score, SL_CHUNK, heads, v, SL_PAGE, dim, m, l, o);
+            continue;
+        }
+        for (int i = 0, at = 0; i < n; i++, at += of_one)
+            if (page * SL_PAGE < groups[i]->kv->n_kv)
+                all.kernels->online_softmax(score + (size_t)at * SL_CHUNK, SL_CHUNK, of_one, v,
+                                            sl_page_rows(groups[i]->kv, page), dim, m + at, l + at, o + (size_t)at * dim);
+    }
+    for (int i = 0; i < n; i++) {
+        float *to = partials[i];
+        memcpy(to, o + (size_t)i * of_one * dim, (size_t)of_one * dim * sizeof *o);
+        memcpy(to + (size_t)of_one * dim, m + i * of_one, of_one * sizeof *m);
+        memcpy(to + (size_t)of_one * dim + of_one, l + i * of_one, of_one * sizeof *l);
     }
 }
 
@@ -114,6 +159,8 @@ typedef struct call {
     float *partials;
     size_t stride; // floats of a partial result
     int n_chunks, group;
+    int n_runs;
+    query_run *runs; // [n_runs]
 } call;
 
 static void begin_pair(void *ctx, size_t pair, int thread) {
@@ -125,12 +172,39 @@ static void begin_pair(void *ctx, size_t pair, int thread) {
     if (c->propose->begin) c->propose->begin(&c->groups[pair]);
 }
 
+// A task is a run, a KV head and a chunk.
 static void run_chunk(void *ctx, size_t task, int thread) {
     (void)thread;
     const call *c = ctx;
-    const sl_group *g = &c->groups[task / c->n_chunks];
-    int chunk = (int)task % c->n_chunks;
-    if (chunk * SL_CHUNK < g->kv->n_kv) softmax_chunk(g, c->propose, chunk, c->partials + task * c->stride);
+    int n_kv_heads = c->a->geom->n_kv_heads, chunk = (int)(task % c->n_chunks), h = (int)(task / c->n_chunks % n_kv_heads);
+    const query_run *run = &c->runs[task / c->n_chunks / n_kv_heads];
+    const sl_group *groups[SL_MAX_GROUP];
+    float *partials[SL_MAX_GROUP];
+    int n = 0;
+    for (int i = 0; i < run->n; i++) {
+        size_t pair = (size_t)(run->first + i) * n_kv_heads + h;
+        if (chunk * SL_CHUNK >= c->groups[pair].kv->n_kv) continue;
+        groups[n] = &c->groups[pair];
+        partials[n++] = c->partials + (pair * c->n_chunks + chunk) * c->stride;
+    }
+    if (n == 1)
+        softmax_chunk(groups[0], c->propose, chunk, partials[0]);
+    else if (n)
+        softmax_chunk_of_run(groups, n, chunk, partials);
+}
+
+// Splits the queries into runs. Only exact scores are computed for several queries at once.
+static int split(const call *c, query_run *runs) {
+    const sl_attn_query *seqs = c->a->seqs;
+    int n = 0, most = c->propose == &sl_propose_exact ? SL_MAX_GROUP / c->group : 1;
+    for (int i = 0; i < c->a->n_seqs; i++) {
+        int follows = i && seqs[i].kv.pages == seqs[i - 1].kv.pages && seqs[i].kv.n_kv == seqs[i - 1].kv.n_kv + 1;
+        if (follows && runs[n - 1].n < most)
+            runs[n - 1].n++;
+        else
+            runs[n++] = (query_run){i, 1};
+    }
+    return n;
 }
 
 static void finish_head(void *ctx, size_t item, int thread) {
@@ -158,9 +232,11 @@ void sl_online_softmax_decode(const sl_attn_decode_args *a, const sl_proposal *p
               .partials = (float *)(ws + l.partials),
               .stride = partial_floats(geom),
               .n_chunks = chunks(longest),
-              .group = geom->n_heads / geom->n_kv_heads};
+              .group = geom->n_heads / geom->n_kv_heads,
+              .runs = (query_run *)(ws + l.runs)};
+    c.n_runs = split(&c, c.runs);
     sl_parallel(n_pairs, begin_pair, &c);
-    sl_parallel(n_pairs * c.n_chunks, run_chunk, &c);
+    sl_parallel((size_t)c.n_runs * geom->n_kv_heads * c.n_chunks, run_chunk, &c);
     sl_parallel(n_pairs * c.group, finish_head, &c);
     sl_reports_close(a, c.reports);
 }

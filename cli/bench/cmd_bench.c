@@ -8,6 +8,9 @@
 int cmd_bench(const char *subject, const cli_bench_flags *o, sl_error *err) {
     static const char *const of_calibrate[] = {"--mask-method", "--mask-density", NULL};
     const char *other = o->bench->calibrate ? NULL : cli_given_flag(o->given, of_calibrate);
+    int is_draft = subject && !strcmp(subject, "draft");
+    if (!other && !is_draft && cli_given_by(o->given, "--draft") == CLI_BY_FLAG)
+        return sl_fail(err, SL_ERR_ARG, "flag --draft belongs to `sleigh bench draft`");
     if (other) return sl_fail(err, SL_ERR_ARG, "flag %s needs --calibrate: sleigh bench attn --calibrate", other);
     static const char *const of_cliffs[] = {"--cliffs-seconds", NULL};
     other = o->bench->cliffs ? NULL : cli_given_flag(o->given, of_cliffs);
@@ -20,5 +23,6 @@ int cmd_bench(const char *subject, const cli_bench_flags *o, sl_error *err) {
     if (!subject) return cmd_bench_model(o, err);
     if (!strcmp(subject, "decode")) return cmd_bench_decode(o, err);
     if (!strcmp(subject, "attn")) return cmd_bench_attn(o, err);
-    return sl_fail(err, SL_ERR_ARG, "bench %.60s: expected decode, attn, or no subject to time a model", subject);
+    if (is_draft) return cmd_bench_draft(o, err);
+    return sl_fail(err, SL_ERR_ARG, "bench %.60s: expected decode, attn, draft, or no subject to time a model", subject);
 }

@@ -10,6 +10,8 @@
 #include "cli/output/token_json.h"
 #include "cli/process.h"
 #include "cli/records.h"
+#include "cli/run/draft_flags.h"
+#include "engine/draft/draft_counts.h"
 #include "engine/stream.h"
 
 #include <math.h>
@@ -22,18 +24,31 @@ cli_totals cli_totals_of(const cli_timeline *t) {
                         .n_prefill = t->n_prefill,
                         .n_feed = t->n_feed,
                         .n_steps = t->n_decode,
-                        .n_decode = t->n_decode,
+                        .n_decode = t->n_decode + t->n_more,
                         .n_generated = t->n_sampled,
                         .prefill_ms = t->prefill_ms,
                         .feed_ms = t->feed_ms,
-                        .decode_ms = t->decode_ms};
+                        .decode_ms = t->decode_ms,
+                        .n_more = t->n_more,
+                        .drafts = t->stream ? sl_stream_draft_counts(t->stream) : (sl_draft_counts){0}};
 }
 
 void cli_totals_add(cli_totals *to, const cli_totals *from) {
     to->n_groups += from->n_groups, to->n_prompts += from->n_prompts;
     to->n_prefill += from->n_prefill, to->n_feed += from->n_feed, to->n_steps += from->n_steps;
-    to->n_decode += from->n_decode, to->n_generated += from->n_generated;
+    to->n_decode += from->n_decode, to->n_more += from->n_more, to->n_generated += from->n_generated;
+    sl_draft_counts_add(&to->drafts, &from->drafts);
     to->prefill_ms += from->prefill_ms, to->feed_ms += from->feed_ms, to->decode_ms += from->decode_ms;
+}
+
+static void print_drafts(const sl_draft_counts *c, FILE *out) {
+    if (!c->n_steps) return;
+    fprintf(out,
+            "drafts: %.2f tokens a step; %llu of %llu drafts accepted; %llu steps with drafts of ngram, %llu of self, %llu "
+            "without\n",
+            1 + (double)c->n_accepted_tokens / (double)c->n_steps, (unsigned long long)c->n_accepted_tokens,
+            (unsigned long long)c->n_draft_tokens, (unsigned long long)c->n_ngram_drafts,
+            (unsigned long long)(c->n_drafts - c->n_ngram_drafts), (unsigned long long)(c->n_steps - c->n_drafts));
 }
 
 void cli_totals_print(const cli_totals *t, double load_ms, FILE *out) {
@@ -48,7 +63,8 @@ void cli_totals_print(const cli_totals *t, double load_ms, FILE *out) {
             cli_per_second(t->n_decode, t->decode_ms));
     fprintf(out, "step: %.3f ms per step of a sequence, %d step%s, %.2f sequences a step\n",
             t->n_steps ? t->decode_ms / t->n_steps : 0, t->n_steps, cli_s(t->n_steps),
-            t->n_steps ? (double)t->n_decode / t->n_steps : 0);
+            t->n_steps ? (double)(t->n_decode - t->n_more) / t->n_steps : 0);
+    print_drafts(&t->drafts, out);
     fprintf(out, "token: %.3f ms per token of the whole batch\n", t->n_decode ? t->decode_ms / t->n_decode : 0);
     fprintf(out, "total: %.2f ms, %d prompt%s in %d group%s, %d token%s generated, %.2f tok/s\n", ms, t->n_prompts,
             cli_s(t->n_prompts), t->n_groups, cli_s(t->n_groups), t->n_generated, cli_s(t->n_generated),
@@ -102,7 +118,7 @@ static json_t *counts_json(const cli_answer *a) {
     return json_pack("{s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f}", "n_prompt", (int)a->prompt->n, "n_prefill", t->n_prefill,
                      "n_feed", t->n_feed, "n_decode", t->n_decode, "n_generated", t->n_sampled, "prefill_ms", t->prefill_ms,
                      "feed_ms", t->feed_ms, "decode_ms", t->decode_ms, "decode_tok_s",
-                     cli_per_second(t->n_decode, t->decode_ms));
+                     cli_per_second(t->n_decode + t->n_more, t->decode_ms));
 }
 
 static json_t *method_json(const cli_answer *a) {
@@ -131,6 +147,9 @@ static void put_optional(const cli_answer *a, json_t *out) {
     const sl_attn_stats *work = sl_stream_attn_stats(a->t->stream);
     if (work) json_object_set_new(out, "counters", counters_json(work));
     if (a->t->n_logprobs >= 0) json_object_set_new(out, "logprobs", cli_logprobs_json(tokens, n, tok));
+    const char *draft = cli_draft(&a->t->run->options->drafts);
+    const sl_draft_counts drafts = sl_stream_draft_counts(a->t->stream);
+    if (draft) json_object_set_new(out, "drafts", sl_draft_counts_json(&drafts, draft, a->t->run->n_draft));
     if (!a->with_prompt) return;
     json_object_set_new(out, "prompt", cli_ids_text_json(tok, a->prompt));
     json_object_set_new(out, "prompt_ids", cli_ids_json(a->prompt));

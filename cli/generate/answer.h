@@ -13,6 +13,8 @@
 typedef struct cli_totals {
     int n_groups, n_prompts, n_prefill, n_feed, n_steps, n_decode, n_generated; // n_steps: of the group; n_decode: their tokens
     double prefill_ms, feed_ms, decode_ms;
+    int n_more; // of n_decode: tokens that steps appended beyond one each
+    sl_draft_counts drafts;
 } cli_totals;
 
 cli_totals cli_totals_of(const cli_timeline *t); // of an answer that is a group

@@ -15,11 +15,14 @@
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
 #include "cli/records.h"
+#include "cli/run/draft_flags.h"
 #include "cli/run/load_model.h"
 #include "cli/run/run.h"
 #include "cli/timeline.h"
 #include "cli/watch.h"
+#include "engine/draft/draft_counts.h"
 #include "engine/schedule/scheduler.h"
+#include "engine/stream.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -38,7 +41,8 @@ typedef struct request { // a line of the file
     sl_text text;
     sl_prefill_report *prefill; // [n_layers][n_heads] of a sparse prefill; NULL: dense
     double prefill_ms;          // that the progress shows
-    int n_done, n_decode;       // prompt tokens that the progress shows; decode steps
+    int n_done;                 // prompt tokens that the progress shows
+    int n_decode, n_more;       // decode steps; tokens that they appended beyond one each
     // ---- complete ----
     json_t *answer;
 } request;
@@ -137,12 +141,13 @@ static void on_change(void *ctx, sl_job *j) {
     batch *b = r->batch;
     size_t n;
     const char *text = sl_stream_text(sl_job_stream(j), &n);
-    int n_decode = sl_stream_result(sl_job_stream(j)).n_steps;
+    int n_decode = sl_stream_result(sl_job_stream(j)).n_steps, n_more = sl_stream_n_more(sl_job_stream(j));
     take_pass(b, r, j);
     if (n && !b->rc) b->rc = sl_text_append(&r->text, text, n, &b->error);
     b->has_stepped |= n_decode > r->n_decode;
-    b->all.n_decode += n_decode - r->n_decode;
-    r->n_decode = n_decode;
+    b->all.n_decode += n_decode + n_more - r->n_decode - r->n_more;
+    b->all.n_more += n_more - r->n_more;
+    r->n_decode = n_decode, r->n_more = n_more;
     if (sl_job_state_of(j) == SL_JOB_DECODES && b->o->run->limits.n_predict == 0) sl_job_cancel(j);
     for (int i = b->n_printed; (b->rc || cli_interrupted()) && i < b->n_begun; i++)
         if (b->requests[i].job) sl_job_cancel(b->requests[i].job);
@@ -173,7 +178,8 @@ static int add_job(batch *b, request *r, const cli_plans *plans, sl_error *err) 
                              .sequence = cli_record_sequence(r->record, o->run->sampling.seq_id, index),
                              .n_logprobs = cli_answer_logprobs(o->output, r->record),
                              .grammar = b->run->grammar,
-                             .grammar_after = o->run->grammar.after};
+                             .grammar_after = o->run->grammar.after,
+                             .draft = cli_draft(&o->run->drafts)};
     sl_job_options job = sl_job_options_default();
     job.ids = r->ids.data, job.n = (int)r->ids.n, job.n_prefill = r->n_dense;
     job.generation = &g;
@@ -208,6 +214,7 @@ static cli_timeline timeline_of(const batch *b, const request *r) {
                       .n_prefill = r->n_dense - sl_job_n_cached(r->job),
                       .n_feed = (int)r->ids.n - r->n_dense,
                       .n_decode = r->n_decode,
+                      .n_more = r->n_more,
                       .prefill_ms = times.prefill_ms,
                       .feed_ms = times.feed_ms,
                       .decode_ms = times.decode_ms,
@@ -243,7 +250,9 @@ static int end(batch *b, request *r, sl_error *err) {
                           .with_prompt = b->o->output->display_prompt};
     int rc = why->code;
     if (rc) *err = *why;
+    const sl_draft_counts drafts = sl_stream_draft_counts(t.stream);
     b->all.n_prefill += t.n_prefill, b->all.n_feed += t.n_feed, b->all.n_generated += t.n_sampled;
+    sl_draft_counts_add(&b->all.drafts, &drafts);
     if (!rc) rc = cli_answer_json(&a, &r->answer, err);
     free_job(r);
     b->n_running--;

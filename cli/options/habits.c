@@ -124,7 +124,9 @@ const cli_habit cli_habits[] = {
     {"--prompt-cache-all", NULL, NULL, HABIT_REFUSED, RUNS, NULL, NULL, "generate --prompt-cache FILE keeps the prompt, and chat keeps the whole conversation"},
     {"--lora --lora-scaled --control-vector --control-vector-scaled --lora-modules", "VALUE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "merge the adapter into the weights first, and give the merged folder to --model"},
     {"--enable-lora", NULL, NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "merge the adapter into the weights first, and give the merged folder to --model"},
-    {"-md --model-draft -hfd --hf-repo-draft --draft --draft-max --draft-min --speculative-config", "VALUE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "Sleigh does not decode speculatively"},
+    {"-hfd --hf-repo-draft", "ORG/NAME", NULL, HABIT_SAME, RUNS | CLI_SERVE | CLI_EVAL | CLI_BENCH, "--draft-model", NULL, "`--draft-model ORG/NAME`, with `--draft model`"},
+    {"--speculative-config --spec-type", "VALUE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "--draft chooses where drafts come from: ngram, self, model or auto"},
+    {"--draft-max --draft-n --draft-min --draft-n-min", "N", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "--draft ngram:least=N:most=N has both limits; the number adapts between them"},
     {"--mirostat --mirostat-lr --mirostat-ent --dry-multiplier --xtc-probability --dynatemp-range --typical --typical-p --top-nsigma --top-n-sigma --samplers --sampler-seq --sampling-seq", "VALUE", NULL, HABIT_REFUSED, SAMPLES, NULL, NULL, "Sleigh has the samplers --temp, --top-k, --top-p and --min-p, in a fixed order"},
     {"-sp --special", NULL, NULL, HABIT_REFUSED, RUNS, NULL, NULL, "generated text leaves out special tokens; `sleigh detokenize` prints them"},
     {"--verbose-prompt", NULL, NULL, HABIT_REFUSED, RUNS, NULL, NULL, "`sleigh tokenize` prints the token ids of a prompt"},
@@ -181,8 +183,8 @@ static void print_commands(unsigned commands, FILE *out) {
                 {CLI_LOADS, "all with --model"},
                 {CLI_ENGINES, "all that run a model"},
                 {BUT_BENCH, "all that run a model, but not bench"}},
-      names[] = {{CLI_GENERATE, "generate"},     {CLI_CHAT, "chat"}, {CLI_BENCH, "bench"},    {CLI_COMPARE, "compare"},
-                 {CLI_PERPLEXITY, "perplexity"}, {CLI_EVAL, "eval"}, {CLI_INSPECT, "inspect"},   {CLI_QUANTIZE, "quantize"}};
+      names[] = {{CLI_GENERATE, "generate"},     {CLI_CHAT, "chat"}, {CLI_BENCH, "bench"},     {CLI_COMPARE, "compare"},
+                 {CLI_PERPLEXITY, "perplexity"}, {CLI_EVAL, "eval"}, {CLI_INSPECT, "inspect"}, {CLI_QUANTIZE, "quantize"}};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
         if (sets[i].bits == commands) {
             fputs(sets[i].name, out);

@@ -115,9 +115,11 @@ static int is_word(const char *value, const char *word) { // SPEC or SPEC,...
 // The candidates for the value of a flag, as an assignment in bash; NULL: any text.
 static const char *candidates(const cli_option *opt, char buf[512]) {
     if (!cli_option_takes_value(opt)) return NULL;
-    if (opt->field == offsetof(cli_options, run.model.path)) return "kind=model";
+    if (opt->field == offsetof(cli_options, run.model.path) || opt->field == offsetof(cli_options, run.drafts.model))
+        return "kind=model";
     if (opt->field == offsetof(cli_options, run.device.name)) return "words='auto cpu cuda'";
     if (is_word(opt->value, "SPEC")) return "words=$methods";
+    if (is_word(opt->value, "DRAFT")) return "words='ngram self model ngram+self ngram+model auto none'";
     if (is_word(opt->value, "FILE") || is_word(opt->value, "DIR")) return "kind=file";
     const char *list = opt->type == OPT_CHOICE                                        ? opt->value
                        : opt->field == offsetof(cli_options, run.model.chat_template) ? sl_chat_names()
@@ -147,7 +149,7 @@ static void bash_command(const cli_command *c, FILE *out) {
     }
     if (c->bit & CLI_DECODES) cli_help_params(bash_params, out);
     fputs("'\n", out);
-    if (c->bit == CLI_BENCH) fputs("        [ \"$COMP_CWORD\" != 2 ] || flags=\"decode attn $flags\"\n", out);
+    if (c->bit == CLI_BENCH) fputs("        [ \"$COMP_CWORD\" != 2 ] || flags=\"decode attn draft $flags\"\n", out);
     fputs("        case $prev in\n", out);
     for (int i = 0; i < cli_n_options; i++) {
         const cli_option *opt = &cli_option_table[i];

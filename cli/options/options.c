@@ -303,6 +303,7 @@ static void note_given(cli_options *o) {
 int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err) {
     *o = (cli_options){.given.command = command, .input.dense_prefix = -1, .perplexity.dense_prefix = -1};
     o->run.attention.has_plan = (command & CLI_DECODES) != 0;
+    o->run.drafts.by_request = command == CLI_SERVE;
     // A default of this command replaces the default that another command has for the same field.
     for (int only_command = 0; only_command < 2; only_command++)
         for (int i = 0; i < cli_n_options; i++)
@@ -334,6 +335,7 @@ void cli_options_free(cli_options *o) {
                                      &o->run.attention.attn_layers,
                                      &o->run.stats.attns,
                                      &o->run.attention.attns,
+                                     &o->run.drafts.drafts,
                                      &o->run.attention.attn_prefill_layers,
                                      &o->run.attention.attn_prefills,
                                      &o->run.grammar.choices,

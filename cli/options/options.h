@@ -110,6 +110,12 @@ typedef struct cli_stats_options { // --stats and its flags
     int error, n_seeds, n_seeds_given;
 } cli_stats_options;
 
+typedef struct cli_draft_options {
+    const char *draft, *model; // --draft, --draft-model; NULL: not given
+    cli_list drafts;           // --draft of commands that take several
+    int by_request;            // 1: later requests may ask for drafts, whatever the flag says
+} cli_draft_options;
+
 typedef struct cli_ids_options { // a prompt of ids, not of text
     const char *path;            // --ids
     int n_random;                // --random-prompt; 0: not given
@@ -123,6 +129,7 @@ typedef struct cli_run_options {
     cli_sampling_options sampling;
     cli_grammar_options grammar;
     cli_stats_options stats;
+    cli_draft_options drafts;
     cli_ids_options ids;
 } cli_run_options;
 

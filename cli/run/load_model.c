@@ -1,6 +1,7 @@
 // cli/run/load_model.c - see load_model.h.
 #include "cli/run/load_model.h"
 #include "cli/io.h"
+#include "cli/model_path.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
 #include "cli/run/prompt_ids.h"
@@ -147,6 +148,22 @@ int cli_load_model(const cli_run_options *o, const char *device, unsigned flags,
     if (!rc) rc = make_weights(device, o->device.threads, &o->model, *out, err);
     if (!rc && o->model.mlock) rc = lock_weights(device, *out, err);
     if (!rc) return 0;
+    sl_model_free(*out);
+    *out = NULL;
+    return rc;
+}
+
+int cli_load_draft_model(const cli_draft_options *o, sl_model **out, sl_error *err) {
+    char path[CLI_PATH_SIZE];
+    const sl_model_options options = {.log = cli_log()};
+    *out = NULL;
+    if (!o->model) return 0;
+    sl_error why;
+    int rc = cli_model_path(o->model, path, &why);
+    int names_flag = rc && !strncmp(why.message, "--model ", 8);
+    if (rc) return sl_fail(err, rc, "%s%.900s", names_flag ? "--draft-" : "", why.message + (names_flag ? 2 : 0));
+    rc = sl_model_load(path, &options, out, err);
+    if (rc || !(rc = cli_watch(sl_model_tensors(*out), err))) return rc;
     sl_model_free(*out);
     *out = NULL;
     return rc;

@@ -14,6 +14,8 @@ int cli_warn_trained(const sl_config *config, int n_ctx);
 // Reads config.json of --model, applies --rope-scaling, and checks the flags whose range depends on the model's context. Call
 // it before slow work.
 int cli_read_config(const cli_run_options *o, sl_config *out, sl_error *err);
+// Loads --draft-model; *out NULL: the flag is not given.
+int cli_load_draft_model(const cli_draft_options *o, sl_model **out, sl_error *err);
 sl_log cli_log(void); // prints the library's lines on stderr
 // The options of the library that the flags of --model give. flags: as in sl_model_load
 sl_model_options cli_load_options(const cli_model_options *o, unsigned flags);

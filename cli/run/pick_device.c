@@ -2,6 +2,7 @@
 #include "cli/run/pick_device.h"
 #include "attention/auto.h"
 #include "cli/attn/attn_list.h"
+#include "cli/run/draft_flags.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -72,6 +73,7 @@ const char *cli_pick_device(const cli_run_options *o, const sl_attn_spec *specs,
     sl_kv_formats formats = formats_of(&o->device);
     int is_bf16 = formats.k == SL_BF16 && formats.v == SL_BF16;
     int with_cache = 0; // 1: a GPU offers `missing` with a bf16 cache
+    if (cli_draft(&o->drafts)) missing = "--draft";
     if (formats.k != formats.v) missing = "a KV cache whose K and V have different types";
     if (strcmp(o->device.name, "auto")) return o->device.name;
     if (!sl_device_is_gpu("auto")) return "cpu";

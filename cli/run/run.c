@@ -4,6 +4,7 @@
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
 #include "cli/run/attn_flags.h"
+#include "cli/run/draft_flags.h"
 #include "cli/run/grammar_flags.h"
 #include "cli/run/load_model.h"
 #include "cli/run/pick_device.h"
@@ -27,6 +28,8 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err) {
     sl_engine_options options = {.n_ctx = n_ctx,
                                  .n_sequences = n_sequences,
                                  .kv_tokens = o->kv_tokens,
+                                 .n_draft = run->n_draft,
+                                 .draft_model = run->draft_model,
                                  .prefill_chunk = o->ubatch,
                                  .n_threads = o->threads,
                                  .device = run->device,
@@ -43,6 +46,8 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err) {
     cli_progress_end(&bar);
     if (!rc && !run->said_trained)
         run->said_trained = cli_warn_trained(sl_model_config(run->model), sl_engine_n_ctx(run->engine));
+    const char *draft = cli_draft(&run->options->drafts);
+    if (!rc && draft) rc = sl_engine_check_draft(run->engine, draft, &run->plan, err);
     if (!rc) rc = cli_run_set_prefill(run, NULL, NULL, err);
     const sl_prefill_observer observer = {.fn = observe_prefill, .ctx = run, .n_rows = run->options->attention.prefill_check};
     if (!rc) rc = sl_engine_observe_prefill(run->engine, &observer, err);
@@ -61,9 +66,11 @@ static int open_model(cli_run *run, sl_error *err) {
     if (!rc) rc = cli_check_biases(&o->sampling, err);
     if (!rc) rc = cli_make_grammar(&o->grammar, &run->grammar, err);
     if (!rc) run->device = cli_pick_device(o, &spec, 1);
+    if (!rc) rc = cli_draft_most(&o->drafts, &o->stats, run->device, &run->n_draft, err);
     if (!rc) rc = cli_read_config(o, &config, err);
     if (!rc) rc = cli_stats_open(&run->stats, &o->stats, err);
     if (!rc) rc = cli_load_model(o, run->device, 0, &run->model, err);
+    if (!rc) rc = cli_load_draft_model(&o->drafts, &run->draft_model, err);
     if (!rc) rc = cli_run_list_plans(run, err);
     run->load_ms = sl_now_ms() - start; // without a calibration, which only the first run with auto needs
     if (!rc) rc = cli_run_choose_first(run, err);
@@ -105,6 +112,7 @@ void cli_run_close(cli_run *run) {
     cli_attn_profile_free(&run->profile);
     free((void *)run->sampling.bias);
     sl_grammar_free(run->grammar);
+    sl_model_free(run->draft_model);
     sl_model_free(run->model);
     *run = (cli_run){0};
 }

@@ -1,7 +1,7 @@
 // cli/run/run.h - a model and an engine as the flags choose them, with attention plans and sampling parameters.
 //
-// load_model.c loads the model, pick_device.c chooses the device, attn_flags.c and sampling_flags.c turn flags into plans and
-// parameters, run_plan.c keeps the plans, and run_describe.c prints them.
+// load_model.c loads the model, pick_device.c chooses the device, attn_flags.c, draft_flags.c and sampling_flags.c turn flags
+// into plans, drafts and parameters, run_plan.c keeps the plans, and run_describe.c prints them.
 #ifndef SLEIGH_RUN_H
 #define SLEIGH_RUN_H
 
@@ -21,6 +21,7 @@ typedef struct cli_run {
     const cli_run_options *options;
     const char *device; // the device in use; never auto
     sl_model *model;
+    sl_model *draft_model; // --draft-model; NULL: none
     sl_engine *engine;
     sl_attn_plan requested;          // what the flags or the caller request
     sl_attn_plan plan;               // the plan in use: `requested`, with each auto replaced by a method
@@ -31,6 +32,7 @@ typedef struct cli_run {
     cli_auto attn_auto;
     cli_attn_profile profile; // --attn-profile; empty without the flag
     int n_sequences;          // that decode together; auto chooses for this number
+    int n_draft;              // most drafts of a sequence in a step
     int said_trained;         // 1: cli_warn_trained has printed its line
     int n_kv;                 // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
     sl_sampling sampling;     // the run owns .bias

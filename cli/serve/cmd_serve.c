@@ -4,6 +4,7 @@
 #include "cli/io.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
+#include "cli/run/draft_flags.h"
 #include "cli/run/load_model.h"
 #include "server/serve/serve.h"
 
@@ -177,6 +178,7 @@ static int run_server(const cli_serve_flags *o, serve_server *server, cli_run *r
                            .ctx = run,
                            .attn = o->run->attention.attn,
                            .prefill = o->run->attention.attn_prefill,
+                           .draft = cli_draft(&o->run->drafts),
                            .version = cli_version(),
                            .ready = say_ready};
     cli_run_describe(run, stderr);

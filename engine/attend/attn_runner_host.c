@@ -16,7 +16,7 @@ static int check_layer(sl_engine *e, const sl_attn_spec *spec, size_t *size, sl_
     int rc = sl_attn_check_decode(spec, err);
     if (!rc && m->supports) rc = m->supports(&e->geom, spec, err);
     if (rc) return rc;
-    *size = m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx);
+    *size = m->cpu->workspace(&e->geom, spec, e->n_step_rows, 1, e->n_ctx);
     sl_kv_need need[SL_MAX_NEEDS];
     for (int i = 0, n = needs(spec, need); !rc && i < n; i++) rc = sl_kv_keep(&e->device.pool, need[i], err);
     return rc;
@@ -138,19 +138,20 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
         prefill(b, layer, first, n, q, out);
         return;
     }
-    SL_CHECK(first == 0 && n == b->n_ranges);
-    for (int i = 0; i < n; i++) {
+    SL_CHECK(first == 0 && n == b->n_rows);
+    for (int i = 0, at = 0; i < b->n_ranges; i++) {
         const sl_row_range *range = &b->ranges[i];
-        e->device.pass.queries[i] = (sl_attn_query){
-            .q = (const float *)q.data + i * row,
-            .out = (float *)out + i * row,
-            .sequence = range->session->sequence,
-            .position = range->position,
-            .seed = range->session->seed,
-            .kv = sl_kv_view_of(b->kv, &range->session->kv, layer, range->position + 1),
-            .state = range->session->state[layer].data,
-            .stats = range->session->work,
-        };
+        for (int j = 0; j < range->n_rows; j++, at++)
+            e->device.pass.queries[at] = (sl_attn_query){
+                .q = (const float *)q.data + at * row,
+                .out = (float *)out + at * row,
+                .sequence = range->session->sequence,
+                .position = range->position + j,
+                .seed = range->session->seed,
+                .kv = sl_kv_view_of(b->kv, &range->session->kv, layer, range->position + j + 1),
+                .state = range->session->state[layer].data,
+                .stats = range->session->work,
+            };
     }
     const sl_attn_spec *spec = &sl_session_plan(b->ranges[0].session)->methods.layer[layer];
     sl_attn_decode_args args = {

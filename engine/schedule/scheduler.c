@@ -655,11 +655,18 @@ static void feed(sl_scheduler *s) {
     }
 }
 
-static void end_step(sl_job *j) {
+static int n_sampled(const sl_job *j) {
+    int n;
+    sl_stream_ids(j->stream, &n);
+    return n;
+}
+
+// n_before: tokens that were sampled before the step.
+static void end_step(sl_job *j, int n_before) {
     double now = sl_now_ms();
     if (!j->times.first) j->times.first = now;
     j->times.last = now;
-    j->scheduler->all.generated_tokens++;
+    j->scheduler->all.generated_tokens += (uint64_t)(n_sampled(j) - n_before);
     if (sl_stream_is_running(j->stream))
         changed(j);
     else if (sl_stream_result(j->stream).stop == SL_STOP_ERROR)
@@ -672,7 +679,8 @@ static void decode(sl_scheduler *s) {
     int n = gather(s, SL_JOB_DECODES);
     sl_error of_batch, of_job;
     if (n == 0) return;
-    for (int i = 0; i < n; i++) s->streams[i] = s->batch[i]->stream;
+    int n_before[n];
+    for (int i = 0; i < n; i++) s->streams[i] = s->batch[i]->stream, n_before[i] = n_sampled(s->batch[i]);
     double start = sl_now_ms();
     int failed = sl_streams_step(s->streams, n, &of_batch);
     double ms = sl_now_ms() - start;
@@ -686,7 +694,7 @@ static void decode(sl_scheduler *s) {
         else if (failed && sl_streams_step(&j->stream, 1, &of_job))
             fail_job(j, &of_job);
         else
-            end_step(j);
+            end_step(j, n_before[i]);
     }
 }
 

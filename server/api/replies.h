@@ -48,7 +48,10 @@ typedef struct api_attention {
     uint64_t rows, dense_rows;      // rows of V that were read, and rows that dense attention reads
     const api_answer_bits *answers; // [n_answers]
     int n_answers;
-    int no_work; // 1: the device does not count the work of one answer (a GPU counts for a whole batch)
+    const char *draft;      // the drafts of the answers; NULL: none
+    sl_draft_counts drafts; // sums of all choices
+    int n_draft;            // most drafts of a step
+    int no_work;            // 1: the device does not count the work of one answer (a GPU counts for a whole batch)
 } api_attention;
 
 // ---- replies ----

@@ -35,6 +35,7 @@ static const api_field common_fields[] = {
     BOOL("stream", stream),
     READ("attn", api_read_attn),
     READ("attn_prefill", api_read_attn_prefill),
+    STRING("draft", draft),
     BOOL("ignore_eos", ignore_eos),
     INT("priority", priority, INT_MIN, INT_MAX),
     STRING("cache_salt", cache_salt),

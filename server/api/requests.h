@@ -94,6 +94,7 @@ typedef struct api_request {
 
     // ---- Sleigh's and vLLM's ----
     char *attn, *attn_prefill;                        // owned: "santa-prop:S=128"; NULL: not given
+    const char *draft;                                // "ngram"; "none": no drafts; NULL: not given
     int priority;                                     // lower first; 0
     int id_slot;                                      // -1: any
     const char *cache_salt, *request_id, *session_id; // NULL: not given

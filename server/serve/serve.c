@@ -106,6 +106,7 @@ static int start(serve_server *s, const serve_model *m, sl_error *err) {
     if (!rc) rc = sl_scheduler_warm_up(s->scheduler, err);
     if (!rc) s->metrics.scheduler = sl_scheduler_stats_of(s->scheduler);
     s->n_sequences = m->n_sequences;
+    s->metrics.n_draft = sl_engine_n_draft(m->engine);
     s->slots = calloc((size_t)s->n_sequences, sizeof *s->slots);
     s->running = calloc((size_t)s->n_sequences, sizeof *s->running);
     s->held = calloc((size_t)s->n_sequences, sizeof *s->held);

@@ -52,6 +52,7 @@ typedef struct serve_model {
     serve_plan_fn plan;
     void *ctx;
     const char *attn, *prefill; // the server's methods, for /props
+    const char *draft;          // drafts of requests that name none (sl_generation.draft); NULL: no drafts
     const char *version;
     void (*ready)(void *ctx); // requests get answers from now on; NULL: not called
 } serve_model;

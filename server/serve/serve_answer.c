@@ -2,6 +2,7 @@
 // thread.
 #include "server/serve/serve_internal.h"
 #include "base/clock.h"
+#include "engine/draft/draft_counts.h"
 #include "engine/stream.h"
 
 #include <math.h>
@@ -95,10 +96,12 @@ static void write_echo(serve_server *s, serve_choice *c) {
 
 // ---- attention ----
 
-// Adds what the attention of a job has read.
+// Adds what the attention of a job has read, and what its drafts came to.
 static void add_work(api_attention *a, const sl_job *job) {
     const sl_attn_stats *stats = sl_stream_attn_stats(sl_job_stream(job));
     sl_attention_work w, *to = &a->work;
+    const sl_draft_counts drafts = sl_stream_draft_counts(sl_job_stream(job));
+    sl_draft_counts_add(&a->drafts, &drafts);
     a->no_work |= !stats;
     if (!stats || sl_stream_attention_work(sl_job_stream(job), &w, NULL)) return;
     double sum = (to->layer_steps ? to->stated_error * (double)to->layer_steps : 0) +
@@ -159,6 +162,7 @@ static void measure_work(serve_server *s, const serve_choice *c) {
     serve_metrics *m = &s->metrics;
     add_work(&a, c->job);
     pthread_mutex_lock(&s->lock);
+    sl_draft_counts_add(&m->drafts, &a.drafts);
     m->rows += a.rows, m->dense_rows += a.dense_rows;
     m->bytes += a.work.bytes, m->dense_bytes += a.work.dense_bytes;
     m->layer_steps += a.work.layer_steps, m->certified += a.work.certified;
@@ -191,14 +195,16 @@ static void measure_end(serve_server *s, const serve_choice *c) {
     pthread_mutex_unlock(&s->lock);
 }
 
-static void measure_token(serve_server *s, serve_choice *c) {
+// The tokens of a step with drafts share its time. Those of the first step come together.
+static void measure_tokens(serve_server *s, serve_choice *c) {
     const sl_job_times t = sl_job_times_of(c->job);
+    int n_new = sl_stream_result(sl_job_stream(c->job)).n_generated - c->n_tokens;
+    if (n_new < 1) n_new = 1; // an end token
     if (!t.last || t.last == c->last_token) return;
     pthread_mutex_lock(&s->lock);
-    if (c->last_token)
-        serve_observe(&s->metrics, SERVE_TOKEN_GAP, (t.last - c->last_token) / 1e3);
-    else
-        serve_observe(&s->metrics, SERVE_TTFT, (t.first - c->request->arrived) / 1e3);
+    double gap = c->last_token ? (t.last - c->last_token) / 1e3 / n_new : 0;
+    if (!c->last_token) serve_observe(&s->metrics, SERVE_TTFT, (t.first - c->request->arrived) / 1e3);
+    for (int i = !c->last_token; i < n_new; i++) serve_observe(&s->metrics, SERVE_TOKEN_GAP, gap);
     pthread_mutex_unlock(&s->lock);
     c->last_token = t.last;
 }
@@ -250,7 +256,7 @@ void serve_on_change(void *choice, sl_job *job) {
     const sl_error *why = sl_job_error(job);
     c->job = job;
     if (state != SL_JOB_WAITS && state != SL_JOB_ENDED) serve_slots_begin(s, c);
-    measure_token(s, c);
+    measure_tokens(s, c);
     if (!r->is_done && why->code) serve_answer_fail(s, r, why);
     if (!r->is_done) {
         c->n_cached = sl_job_n_cached(job);

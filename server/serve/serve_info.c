@@ -63,10 +63,11 @@ static json_t *props_json(const serve_server *s) {
     char backend[256];
     sl_engine_describe(m->engine, backend, sizeof backend);
     int is_gpu = strncmp(backend, "cpu", 3) != 0;
-    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o}", "model", s->name, "version", m->version, "backend",
-                     backend, "n_ctx", s->n_ctx, "parallel", s->n_sequences, "sampling", sampling_json(m->sampling),
+    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:{s:s?, s:i}, s:o}", "model", s->name, "version", m->version,
+                     "backend", backend, "n_ctx", s->n_ctx, "parallel", s->n_sequences, "sampling", sampling_json(m->sampling),
                      "attention", attention_json("decode", m->attn, is_gpu), "attention_prefill",
-                     attention_json("prefill", m->prefill, is_gpu), "features", features_json(s));
+                     attention_json("prefill", m->prefill, is_gpu), "drafts", "default", m->draft, "most",
+                     sl_engine_n_draft(m->engine), "features", features_json(s));
 }
 
 // ---- /tokenizer_info ----

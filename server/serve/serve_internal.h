@@ -62,6 +62,7 @@ typedef struct serve_request {
     const char *grammar_after; // static
     int32_t named[8];          // [n_named] special tokens that are written as text
     int n_named, at_start;
+    const char *draft; // sl_generation.draft
     api_reply *reply;
 
     // ---- used by the inference thread ----

@@ -90,6 +90,7 @@ static void add_job(serve_server *s, serve_request *r) {
     g.sequence = (uint32_t)(c->index % q->n);
     g.n_logprobs = q->n_logprobs;
     g.grammar = r->grammar, g.grammar_after = r->grammar_after;
+    g.draft = r->draft;
     o.ids = p->ids.data, o.n = (int)p->ids.n;
     o.generation = &g;
     o.attn = &p->plan.attn;

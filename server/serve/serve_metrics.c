@@ -106,6 +106,18 @@ static void print_vllm(printer *p, const serve_metrics *m, const serve_gauges *g
             (unsigned long long)m->reasons[i]);
 }
 
+static void print_drafts(printer *p, const serve_metrics *m) {
+    static const char per_place[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total", counter[] = "counter";
+    const sl_draft_counts *d = &m->drafts;
+    if (!m->n_draft) return;
+    one(p, "vllm:spec_decode_num_drafts_total", counter, (double)d->n_drafts, "Steps with drafts of ended answers.");
+    one(p, "vllm:spec_decode_num_draft_tokens_total", counter, (double)d->n_draft_tokens, "Drafts of these steps.");
+    one(p, "vllm:spec_decode_num_accepted_tokens_total", counter, (double)d->n_accepted_tokens, "Of these, accepted drafts.");
+    head(p, per_place, counter, "Accepted drafts by their place in the step.");
+    for (int i = 0; i < m->n_draft; i++)
+        put(p, "%s{model_name=\"%s\",position=\"%d\"} %llu\n", per_place, p->model, i, (unsigned long long)d->accepted_at[i]);
+}
+
 static void print_own(printer *p, const serve_metrics *m, const serve_gauges *g) {
     static const char counter[] = "counter", gauge[] = "gauge";
     one(p, "sleigh_rows_read_total", counter, (double)m->rows, "Rows of V that decode steps of ended answers read.");
@@ -138,6 +150,7 @@ int serve_metrics_print(const serve_metrics *m, const serve_gauges *g, sl_text *
     model[n] = 0;
     printer p = {.out = out, .model = model, .err = err};
     print_vllm(&p, m, g);
+    print_drafts(&p, m);
     for (int i = 0; i < SERVE_N_HISTOGRAMS; i++) histogram(&p, &families[i], &m->histograms[i]);
     print_own(&p, m, g);
     return p.rc;

@@ -32,6 +32,8 @@ typedef struct serve_metrics { // initialise with zeros
     uint64_t rows, dense_rows, bytes, dense_bytes; // sums over the decode steps of ended answers
     uint64_t layer_steps, certified;               // stated errors of these answers
     double stated_error, stated_error_max;         // sum; largest
+    sl_draft_counts drafts;                        // of these answers
+    int n_draft;                                   // most drafts of a step; 0: the engine takes none
     sl_scheduler_stats scheduler;
     int n_held; // pages of the KV cache that running answers hold
 } serve_metrics;

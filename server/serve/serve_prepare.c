@@ -161,6 +161,22 @@ static int make_plan(const serve_server *s, serve_request *r, serve_prompt *p, a
     return rc;
 }
 
+// Sets the drafts of the request. Those of the server are for requests whose attention can have drafts; what a request asks for
+// itself must be possible.
+static int choose_drafts(const serve_server *s, serve_request *r, api_error *err) {
+    const char *asked = r->api.draft, *draft = asked ? asked : s->model->draft;
+    sl_error why;
+    int rc = 0;
+    if (!draft || !strcmp(draft, "none")) return 0;
+    for (int i = 0; !rc && i < r->n_prompts; i++)
+        rc = sl_engine_check_draft(s->model->engine, draft, &r->prompts[i].plan.attn, &why);
+    if (!rc) r->draft = draft;
+    if (!rc || !asked) return 0;
+    rc = api_fail_of(err, &why);
+    snprintf(err->param, sizeof err->param, "draft");
+    return rc;
+}
+
 // The text with which an echo begins: that of the request, or of the ids.
 static int make_echo(const serve_server *s, const api_prompt *from, serve_prompt *p, api_error *err) {
     const sl_tokenizer *tok = sl_model_tokenizer(s->model->model);
@@ -248,13 +264,17 @@ static int prepare(const serve_server *s, serve_request *r, api_error *err) {
         if (!rc) rc = make_plan(s, r, &r->prompts[i], err);
         r->n_prompt_tokens += (int)r->prompts[i].ids.n;
     }
+    if (!rc) rc = choose_drafts(s, r, err);
     if (!rc) rc = serve_make_grammar(s, r, in_reasoning, err);
     if (!rc) rc = make_sampling(s, r, err);
     if (!rc) rc = make_reply(s, r, in_reasoning, err);
     if (rc) return rc;
     api_reply_set_prompt(r->reply, r->n_prompt_tokens, 0);
-    r->attention = (api_attention){
-        .method = r->prompts[0].plan.attn_text, .prefill = r->prompts[0].plan.prefill_text, .seed = r->sampling.seed};
+    r->attention = (api_attention){.method = r->prompts[0].plan.attn_text,
+                                   .prefill = r->prompts[0].plan.prefill_text,
+                                   .seed = r->sampling.seed,
+                                   .draft = r->draft,
+                                   .n_draft = sl_engine_n_draft(s->model->engine)};
     return 0;
 }
 

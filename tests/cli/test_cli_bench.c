@@ -71,7 +71,7 @@ static void errors(void) {
         {{"decode", "--device", "cpu", "--kv-cache", "host"}, "--kv-cache host: on the CPU, K and V are in host memory anyway"},
         {{"decode", "--device", "cpu", "--kv-cache", "auto"}, "--kv-cache auto: on the CPU, K and V are in host memory anyway"},
         {{"decode", "--device", "cpu", "--hot-hits", "0.5"}, "--hot-hits: expected --kv-cache host with a cache of hot rows"},
-        {{"encode"}, "bench encode: expected decode, attn, or no subject"},
+        {{"encode"}, "bench encode: expected decode, attn, draft, or no subject"},
         {{"decode", "-p", "8"}, "bench decode: flag --n-prompt belongs to"},
         {{"decode", "-n", "4,0"}, "--steps 0: expected a whole number, 1 or more"},
         {{"-p", "0", "-n", "0"}, "--n-prompt and --n-gen: expected a number above 0"},

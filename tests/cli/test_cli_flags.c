@@ -180,6 +180,8 @@ static const row rows[] = {
     N("--step-tokens", "s", INT, serve.step_tokens, "0", 0, BIG),
     T("--prefix-cache", "s", SWITCH, serve.prefix_cache, "1"),
     N("--keep-conversations", "s", INT, serve.keep_conversations, "8", 0, 1000000),
+    T("--draft", "gces", TEXT, run.drafts.draft, NULL), T("--draft", "b", LIST, run.drafts.drafts, NULL),
+    T("-md --draft-model --model-draft", "gcesb", TEXT, run.drafts.model, NULL),
     T("--slot-save-path", "s", TEXT, serve.slot_save_path, NULL),
 };
 // clang-format on

@@ -21,6 +21,8 @@ static sl_error err;
 
 enum { N_CTX = 1024, N_VOCAB_LESS = 16, BASES = 2, BASE = 540, JOBS = 8, SEGMENT = 256 };
 
+static const char *const drafts[] = {"ngram:min=2:most=6", "self:least=2:most=3:attn=topk:k=64",
+                                     "ngram:min=1+self:least=1:attn=santa-is:S=256", "auto"};
 static const char *const methods[] = {NULL, "santa:S=24", "topk:k=8", "santa-prop:S=32", "quest:tokens=32"};
 
 typedef struct spec { // describes a job
@@ -83,6 +85,10 @@ static spec random_spec(int32_t *const *bases, int i) {
     s.generation.n_logprobs = test_below(4) ? -1 : 2;
     if (test_below(3) == 0) s.generation.sampling.repeat_penalty = 1.3f;
     if (test_below(3) == 0) s.generation.grammar = grammars[test_below(2)];
+    if (!strcmp(device, "cpu") && test_below(2)) { // a step with drafts can make several tokens
+        s.generation.draft = drafts[test_below(4)], s.cancel_at = -1, s.generation.max_tokens += 30;
+        if (test_below(2)) s.generation.sampling.temp = 0;
+    }
     return s;
 }
 
@@ -125,7 +131,7 @@ static answer alone(const spec *s) {
     sl_session *session;
     sl_stream *stream;
     sl_generation o = s->generation;
-    o.attn = NULL;
+    o.attn = NULL, o.draft = NULL;
     if (s->is_sparse) {
         sl_attn_plan plan = plan_of(e, sparse);
         CHECK_OK(sl_engine_set_prefill(e, &plan, SEGMENT, &err), err);
@@ -216,6 +222,7 @@ static void random_jobs(int round) {
     for (int i = 0; i < JOBS; i++) specs[i] = random_spec(bases, i);
     sl_engine *e = open_engine((sl_engine_options){.attn = "dense",
                                                    .n_sequences = 4,
+                                                   .n_draft = strcmp(device, "cpu") ? 0 : 8,
                                                    .kv_tokens = round ? 16 * SL_PAGE : 7 * SL_PAGE,
                                                    .prefill_chunk = round == 1 ? 400 : 0});
     sl_scheduler *s;

@@ -109,6 +109,7 @@ void server_start(const server_settings *o) {
     const sl_engine_options e = {.n_ctx = o->n_ctx ? o->n_ctx : 2048,
                                  .n_sequences = o->n_sequences ? o->n_sequences : 4,
                                  .kv_tokens = o->kv_tokens,
+                                 .n_draft = o->n_draft,
                                  .prefill_chunk = 128,
                                  .device = "cpu",
                                  .n_threads = 1};
@@ -125,6 +126,7 @@ void server_start(const server_settings *o) {
                            .plan = make_plan,
                            .attn = "dense",
                            .prefill = "dense",
+                           .draft = o->draft,
                            .version = "test"};
     serve_options options = {.http = http_options_default(),
                              .model = "tiny",

@@ -1,0 +1,314 @@
+// engine/draft/draft.c - sl_drafter: the sources of one stream's drafts, how often their drafts are accepted, and the choice of
+// a source and a number of drafts for each pass.
+#include "engine/draft/draft.h"
+
+#include "base/clock.h"
+#include "engine/draft/ngram_index.h"
+#include "engine/engine_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    N_CLASSES = 5, // of n-grams, by the length of the common end
+    N_SOURCES = N_CLASSES + SL_DRAFT_METHODS,
+    REST = 48, // passes without a draft until a source is tried again
+};
+
+// The acceptance of one source: of the drafts that were compared, the share that was accepted. Older drafts count less.
+typedef struct acceptance {
+    double compared, accepted;
+} acceptance;
+
+// Decode steps that draft: of the session itself with another plan (`self`), or of a session of the draft model (`model`).
+typedef struct drafting {
+    sl_plan *plan;       // NULL: none
+    sl_session *session; // of the draft model; NULL: `self`
+} drafting;
+
+struct sl_drafter {
+    sl_engine *engine;
+    sl_draft_spec spec;
+    sl_ngram_index index;               // spec.has_ngram
+    drafting methods[SL_DRAFT_METHODS]; // [spec.n_methods]
+    float *logits;                      // [n_vocab] of the session while `self` decodes
+    acceptance acceptance[N_SOURCES];
+    sl_draft_counts counts;
+    int n_idle; // passes since the last draft
+    // ---- the pass that runs ----
+    int source; // of the drafts
+    int next;   // ngram: the place that is copied
+};
+
+// ---- life ----
+
+static int open_method(sl_drafter *d, int which, sl_error *err) {
+    drafting *m = &d->methods[which];
+    sl_engine *e = d->spec.of_model ? d->engine->draft : d->engine;
+    int rc = sl_plan_parse(e, d->spec.attn[which], &m->plan, err);
+    if (rc || !d->spec.of_model) return rc ? rc : sl_draft_check_state(e, &m->plan->methods, err);
+    rc = sl_session_new(e, 0, &m->session, err);
+    if (!rc) sl_session_use_plan(m->session, m->plan);
+    return rc;
+}
+
+int sl_drafter_new(sl_engine *e, const char *draft, sl_drafter **out, sl_error *err) {
+    sl_draft_spec spec;
+    int rc = sl_draft_read(e, draft, &spec, err);
+    if (rc) return rc;
+    sl_drafter *d = calloc(1, sizeof *d);
+    if (!d) return sl_fail(err, SL_ERR_MEMORY, "{draft}: out of memory");
+    d->engine = e, d->spec = spec;
+    d->logits = malloc(e->model->config.n_vocab * sizeof *d->logits);
+    if (!d->logits) rc = sl_fail(err, SL_ERR_MEMORY, "{draft}: out of memory");
+    if (!rc && spec.has_ngram) rc = sl_ngram_init(&d->index, spec.min, spec.max, e->n_ctx + 1, err);
+    for (int i = 0; !rc && i < spec.n_methods; i++) rc = open_method(d, i, err);
+    if (rc) {
+        sl_drafter_free(d);
+        return rc;
+    }
+    static const double expected[N_SOURCES] = {0.3, 0.45, 0.6, 0.75, 0.85, 0.8, 0.8}; // before the first draft
+    for (int i = 0; i < N_SOURCES; i++) d->acceptance[i] = (acceptance){4, 4 * expected[i]};
+    *out = d;
+    return 0;
+}
+
+void sl_drafter_free(sl_drafter *d) {
+    if (!d) return;
+    for (int i = 0; i < SL_DRAFT_METHODS; i++) {
+        drafting *m = &d->methods[i];
+        sl_plan_drop(m->session ? m->session->engine : d->engine, m->plan);
+        sl_session_free(m->session);
+    }
+    sl_ngram_free(&d->index);
+    free(d->logits);
+    free(d);
+}
+
+int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err) {
+    int rc = sl_draft_check_state(d->engine, &sl_session_plan(session)->methods, err);
+    if (rc) return rc;
+    d->counts = (sl_draft_counts){0}, d->n_idle = 0;
+    for (int i = 0; i < d->spec.n_methods; i++) {
+        sl_session *s = d->methods[i].session;
+        if (s) s->sequence = session->sequence, s->seed = session->seed;
+    }
+    return 0;
+}
+
+const sl_draft_counts *sl_drafter_counts(const sl_drafter *d) {
+    return &d->counts;
+}
+
+// ---- the choice ----
+
+static int class_of(int length) { // of an n-gram
+    return length <= 3 ? 0 : length <= 5 ? 1 : length <= 8 ? 2 : length <= 16 ? 3 : 4;
+}
+
+static double share(const sl_drafter *d, int source) {
+    return d->acceptance[source].accepted / d->acceptance[source].compared;
+}
+
+// Tokens and milliseconds of a pass.
+typedef struct prospect {
+    double tokens, ms;
+} prospect;
+
+// Finds the number of drafts of a source, `least` to `most`, with the most tokens in a millisecond. A draft counts only if all
+// drafts before it are accepted. cost: milliseconds of a draft. Returns the pass with these drafts.
+static prospect best_number(prospect without, double accepted, double cost, int least, int most, int *number) {
+    prospect at = without, best = without;
+    double chance = 1;
+    *number = 0;
+    for (int i = 1; i <= most; i++) {
+        chance *= accepted;
+        at.tokens += chance, at.ms += cost;
+        if (i <= least || at.tokens * best.ms > best.tokens * at.ms) best = at, *number = i;
+    }
+    return best;
+}
+
+// Chooses source and number of a job's drafts. Returns the number. *pass: before and after.
+static int choose(sl_drafter *d, const sl_draft_job *job, double each, prospect *pass) {
+    const sl_draft_costs *costs = &d->engine->draft_costs;
+    int most = job->most < d->spec.most ? job->most : d->spec.most, best = 0, number, rest = -1;
+    int in_page = SL_PAGE - 1 - job->session->kv.n_tokens % SL_PAGE; // all rows lie in the page of the first
+    if (most > in_page) most = in_page;
+    if (most <= 0) return 0;
+    prospect chosen = *pass;
+    if (d->spec.has_ngram) {
+        sl_ngram_sync(&d->index, job->session->ids, job->session->kv.n_tokens);
+        sl_ngram_push(&d->index, job->ids[0]);
+        int length = sl_ngram_find(&d->index, &d->next);
+        if (length) {
+            rest = d->source = class_of(length);
+            chosen = best_number(*pass, share(d, d->source), each, d->spec.least, most, &best);
+        }
+    }
+    // A grammar allows the sampler the tokens of the next place only, so a method cannot draft the places behind it.
+    for (int i = 0; i < d->spec.n_methods && !sl_sampler_allowed(job->sampler); i++) {
+        const sl_session *of_model = d->methods[i].session;
+        if (of_model && job->session->kv.n_tokens + most > of_model->engine->n_ctx) continue;
+        double cost = each + sl_draft_costs_of_method(costs, i);
+        prospect with = best_number(*pass, share(d, N_CLASSES + i), cost, d->spec.least, most, &number);
+        if (number && (!best || with.tokens * chosen.ms > chosen.tokens * with.ms))
+            chosen = with, best = number, d->source = N_CLASSES + i;
+        if (rest < 0) rest = N_CLASSES + (int)(d->counts.n_steps / REST) % d->spec.n_methods;
+    }
+    if (!best && rest >= 0 && ++d->n_idle >= REST) best = 1, d->source = rest; // a source that was bad may be good now
+    if (best) d->n_idle = 0;
+    *pass = chosen;
+    return best;
+}
+
+// ---- drafts of a method: decode steps of the session with another plan, or of a session of the draft model ----
+
+static sl_session *drafting_session(const sl_draft_job *job) {
+    sl_session *s = job->drafter->methods[job->drafter->source - N_CLASSES].session;
+    return s ? s : job->session;
+}
+
+// A session and its sampler before the drafts.
+typedef struct detour {
+    sl_plan *plan;
+    sl_attn_stats *work, ignored;
+    int n_tokens, n_history; // of the session, and of the sampler
+} detour;
+
+// Prepares the session that drafts: it has the rows of the job's session, and its plan drafts.
+static int leave(detour *t, const sl_draft_job *job, sl_error *err) {
+    sl_drafter *d = job->drafter;
+    sl_session *s = job->session, *drafts = drafting_session(job);
+    *t = (detour){NULL, s->work, {0}, s->kv.n_tokens, sl_sampler_n_tokens(job->sampler)};
+    if (drafts != s) {
+        int n = sl_session_common(drafts, s->ids, s->kv.n_tokens), rc = sl_session_truncate(drafts, n, err);
+        return rc || n == s->kv.n_tokens ? rc : sl_prefill_claimed(drafts, s->ids + n, s->kv.n_tokens - n, NULL, err);
+    }
+    memcpy(d->logits, sl_session_last_logits(s), d->engine->model->config.n_vocab * sizeof *d->logits);
+    t->plan = sl_plan_share(s->own_plan);
+    sl_session_use_plan(s, d->methods[d->source - N_CLASSES].plan);
+    s->work = &t->ignored;
+    return 0;
+}
+
+static void come_back(detour *t, const sl_draft_job *job) {
+    sl_drafter *d = job->drafter;
+    sl_session *s = job->session;
+    sl_sampler_truncate(job->sampler, t->n_history);
+    if (drafting_session(job) != s) return;
+    sl_session_use_plan(s, t->plan);
+    sl_plan_drop(d->engine, t->plan);
+    s->work = t->work;
+    s->kv.n_tokens = t->n_tokens;
+    memcpy(s->logits, d->logits, d->engine->model->config.n_vocab * sizeof *d->logits);
+}
+
+// Draft i + 1 of the jobs [n], which all have draft i: one step of sessions of one engine.
+static int method_step(sl_draft_job *const *jobs, int n, int i, sl_error *err) {
+    sl_run runs[n];
+    sl_session *sessions[n];
+    sl_sampler *samplers[n];
+    int32_t ids[n];
+    for (int j = 0; j < n; j++) {
+        sessions[j] = drafting_session(jobs[j]), samplers[j] = jobs[j]->sampler;
+        runs[j] = (sl_run){.session = sessions[j], .ids = &jobs[j]->ids[i], .n = 1};
+    }
+    double start = sl_now_ms();
+    int rc = sl_decode_runs_claimed(runs, n, err);
+    double ms = (sl_now_ms() - start) / n;
+    for (int j = 0; !rc && j < n; j++) rc = sl_sampler_accept(samplers[j], jobs[j]->ids[i], err);
+    if (!rc) rc = sl_sample_claimed(sessions, n, samplers, ids, err);
+    for (int j = 0; !rc && j < n; j++) {
+        sl_drafter *d = jobs[j]->drafter;
+        sl_draft_costs_method(&d->engine->draft_costs, d->source - N_CLASSES, ms);
+        jobs[j]->ids[jobs[j]->n++] = ids[j];
+    }
+    return rc;
+}
+
+// wanted: [n] drafts of the jobs. Fills ids of the jobs whose drafts come from a method: of the draft model, or of `self`.
+static int draft_by_method(sl_draft_job *jobs, int n, const int *wanted, int of_model, sl_error *err) {
+    detour detours[n];
+    sl_draft_job *mine[n], *now[n];
+    int n_mine = 0, n_left = 0, rc = 0;
+    for (int j = 0; j < n; j++)
+        if (wanted[j] && jobs[j].drafter->source >= N_CLASSES && (drafting_session(&jobs[j]) != jobs[j].session) == of_model)
+            mine[n_mine++] = &jobs[j];
+    for (; !rc && n_left < n_mine; n_left++) rc = leave(&detours[n_left], mine[n_left], err);
+    for (int i = 0, n_now = 1; !rc && n_now; i++) {
+        n_now = 0;
+        for (int j = 0; j < n_mine; j++) {
+            int last = mine[j]->ids[mine[j]->n - 1], has_ended = i && sl_model_is_eos(mine[j]->session->engine->model, last);
+            if (wanted[mine[j] - jobs] > i && !has_ended) now[n_now++] = mine[j];
+        }
+        if (n_now) rc = method_step(now, n_now, i, err);
+    }
+    for (int j = 0; j < n_left; j++) come_back(&detours[j], mine[j]);
+    return rc == SL_ERR_NOT_FINITE ? 0 : rc; // the pass will say whether the model's own logits are finite
+}
+
+int sl_drafts_make(sl_draft_job *jobs, int n, sl_error *err) {
+    double fixed, each;
+    int wanted[n], rc = 0;
+    sl_engine *e = jobs[0].session->engine;
+    sl_draft_costs_line(&e->draft_costs, &fixed, &each);
+    prospect pass = {n, fixed + each * n};
+    for (int i = 0; i < n; i++) {
+        sl_draft_job *job = &jobs[i];
+        wanted[i] = 0, job->n = 1;
+        if (!job->drafter || e->observation.observer.fn) continue; // an observer sees single steps
+        sl_drafter *d = job->drafter;
+        wanted[i] = choose(d, job, each, &pass);
+        if (wanted[i] && d->source < N_CLASSES) {
+            sl_ngram_copy(&d->index, d->next, wanted[i], job->ids + 1);
+            job->n = 1 + wanted[i];
+        }
+    }
+    for (int of_model = 0; !rc && of_model < 2; of_model++) rc = draft_by_method(jobs, n, wanted, of_model, err);
+    return rc;
+}
+
+// ---- after the pass ----
+
+void sl_drafts_passed(const sl_draft_job *jobs, int n, double ms) {
+    int n_rows = 0;
+    for (int i = 0; i < n; i++) n_rows += jobs[i].n;
+    sl_draft_costs_pass(&jobs[0].session->engine->draft_costs, n_rows, ms);
+}
+
+void sl_draft_settle(const sl_draft_job *job, int n_compared, int n_accepted) {
+    sl_drafter *d = job->drafter;
+    if (!d) return;
+    int n = job->n - 1;
+    d->counts.n_steps++;
+    if (!n) return;
+    acceptance *a = &d->acceptance[d->source];
+    const double forget = 0.95;
+    for (int i = 0; i < n_compared; i++) {
+        a->compared = a->compared * forget + 1;
+        a->accepted = a->accepted * forget + (i < n_accepted);
+    }
+    d->counts.n_drafts++;
+    d->counts.n_draft_tokens += (uint64_t)n;
+    d->counts.n_accepted_tokens += (uint64_t)n_accepted;
+    for (int i = 0; i < n_accepted; i++) d->counts.accepted_at[i]++;
+    if (d->source < N_CLASSES) d->counts.n_ngram_drafts++;
+}
+
+void sl_drafter_describe(const sl_drafter *d, char *buf, size_t size) {
+    const sl_draft_counts *c = &d->counts;
+    double fixed, each;
+    sl_draft_costs_line(&d->engine->draft_costs, &fixed, &each);
+    int n = snprintf(buf, size,
+                     "drafts: %.2f tokens a pass; %llu of %llu drafts accepted; %llu passes with ngram, %llu with %s, "
+                     "%llu without drafts; a pass of one row takes %.2f ms, a further row %.2f",
+                     c->n_steps ? 1 + (double)c->n_accepted_tokens / (double)c->n_steps : 1,
+                     (unsigned long long)c->n_accepted_tokens, (unsigned long long)c->n_draft_tokens,
+                     (unsigned long long)c->n_ngram_drafts, (unsigned long long)(c->n_drafts - c->n_ngram_drafts),
+                     d->spec.of_model ? "model" : "self", (unsigned long long)(c->n_steps - c->n_drafts), fixed + each, each);
+    for (int i = 0; i < d->spec.n_methods && n >= 0 && (size_t)n < size; i++)
+        n += snprintf(buf + n, size - n, ", a draft of %s %.2f", d->spec.attn[i],
+                      sl_draft_costs_of_method(&d->engine->draft_costs, i));
+}

@@ -1,0 +1,40 @@
+// engine/draft/draft_check.c - says whether drafts can run: what the engine was made for, and methods without a state. The
+// checks read what does not change after the engine was made, so another thread may make them while the engine runs.
+#include "engine/draft/draft.h"
+#include "engine/engine_internal.h"
+
+static int check_method(const sl_engine *e, const sl_attn_spec *spec, int layer, sl_error *err) {
+    if (!e->device.attention->state_size(e, spec)) return 0;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "{draft}: {attn} %s keeps a state from step to step (layer %d), which a rejected draft would change; "
+                   "expected a method without (no carried budget and no stated error)",
+                   spec->method->name, layer);
+}
+
+int sl_draft_check_state(const sl_engine *e, const sl_attn_plan *methods, sl_error *err) {
+    int rc = 0;
+    for (int i = 0; !rc && i < methods->n_layers; i++) rc = check_method(e, &methods->layer[i], i, err);
+    return rc;
+}
+
+int sl_draft_read(const sl_engine *e, const char *draft, sl_draft_spec *out, sl_error *err) {
+    int rc = sl_draft_parse(draft, out, err);
+    if (rc) return rc;
+    if (out->of_model && !e->draft)
+        return sl_fail(err, SL_ERR_ARG, "{draft} %s: expected a draft model ({draft_model}), found none", draft);
+    if (out->most <= e->n_draft) return 0;
+    return sl_fail(err, SL_ERR_ARG, "{draft} %s: most=%d: the engine takes at most %d (n_draft)", draft, out->most, e->n_draft);
+}
+
+int sl_engine_check_draft(const sl_engine *e, const char *draft, const sl_attn_plan *attn, sl_error *err) {
+    sl_draft_spec spec;
+    int rc = sl_draft_read(e, draft, &spec, err);
+    for (int i = 0; !rc && i < spec.n_methods; i++) {
+        sl_attn_spec method;
+        sl_error why;
+        rc = sl_attn_parse(spec.attn[i], &method, &why);
+        if (rc) return sl_fail(err, rc, "{draft} %.80s: %.900s", draft, why.message);
+        if (!spec.of_model) rc = check_method(e, &method, 0, err); // a draft model has sessions of its own
+    }
+    return rc || !attn ? rc : sl_draft_check_state(e, attn, err);
+}

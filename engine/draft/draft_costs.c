@@ -1,0 +1,42 @@
+// engine/draft/draft_costs.c - durations of passes.
+#include "engine/draft/draft_costs.h"
+
+#define FORGET 0.98 // the weight of a pass falls by this factor with each later pass
+
+void sl_draft_costs_pass(sl_draft_costs *c, int n_rows, double ms) {
+    double fixed, each;
+    sl_draft_costs_line(c, &fixed, &each);
+    double most = 2 * (fixed + each * n_rows);
+    if (c->weight > 0 && ms > most) ms = most; // another program took the processor
+    c->weight = c->weight * FORGET + 1;
+    c->rows = c->rows * FORGET + n_rows;
+    c->rows2 = c->rows2 * FORGET + (double)n_rows * n_rows;
+    c->ms = c->ms * FORGET + ms;
+    c->rows_ms = c->rows_ms * FORGET + n_rows * ms;
+}
+
+void sl_draft_costs_method(sl_draft_costs *c, int which, double ms) {
+    double *mean = &c->method_ms[which];
+    if (*mean > 0 && ms > 2 * *mean) ms = 2 * *mean;
+    *mean = *mean > 0 ? 0.9 * *mean + 0.1 * ms : ms;
+}
+
+void sl_draft_costs_line(const sl_draft_costs *c, double *fixed, double *each) {
+    const double guess = 0.1; // of a row, relative to a pass of one row
+    if (c->weight <= 0) {
+        *fixed = 1, *each = guess;
+        return;
+    }
+    double rows = c->rows / c->weight, ms = c->ms / c->weight;
+    double variance = c->rows2 / c->weight - rows * rows, covariance = c->rows_ms / c->weight - rows * ms;
+    *each = variance > 0.01 ? covariance / variance : guess * ms / (1 + guess * (rows - 1));
+    if (*each < 0.01 * ms / rows) *each = 0.01 * ms / rows; // noise
+    if (*each > 0.95 * ms / rows) *each = 0.95 * ms / rows;
+    *fixed = ms - *each * rows;
+}
+
+double sl_draft_costs_of_method(const sl_draft_costs *c, int which) {
+    double fixed, each;
+    sl_draft_costs_line(c, &fixed, &each);
+    return c->method_ms[which] > 0 ? c->method_ms[which] : (fixed + each) / 2;
+}

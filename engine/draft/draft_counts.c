@@ -1,0 +1,16 @@
+// engine/draft/draft_counts.c - see draft_counts.h.
+#include "engine/draft/draft_counts.h"
+
+void sl_draft_counts_add(sl_draft_counts *to, const sl_draft_counts *from) {
+    to->n_steps += from->n_steps, to->n_drafts += from->n_drafts, to->n_ngram_drafts += from->n_ngram_drafts;
+    to->n_draft_tokens += from->n_draft_tokens, to->n_accepted_tokens += from->n_accepted_tokens;
+    for (int i = 0; i < SL_MAX_DRAFT; i++) to->accepted_at[i] += from->accepted_at[i];
+}
+
+json_t *sl_draft_counts_json(const sl_draft_counts *c, const char *draft, int most) {
+    json_t *places = json_array();
+    for (int i = 0; i < most; i++) json_array_append_new(places, json_integer((json_int_t)c->accepted_at[i]));
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "draft", draft, "steps", (json_int_t)c->n_steps, "draft_steps",
+                     (json_int_t)c->n_drafts, "ngram_steps", (json_int_t)c->n_ngram_drafts, "drafted",
+                     (json_int_t)c->n_draft_tokens, "accepted", (json_int_t)c->n_accepted_tokens, "accepted_at", places);
+}

@@ -1,0 +1,23 @@
+// engine/draft/draft_spec.h - what {draft} asks for.
+#ifndef SLEIGH_DRAFT_SPEC_H
+#define SLEIGH_DRAFT_SPEC_H
+
+#include "base/error.h"
+#include "engine/draft/draft_costs.h"
+#include "engine/sleigh.h"
+
+enum { SL_DRAFT_MOST = 8, SL_NGRAM_LONGEST = 64 };
+
+typedef struct sl_draft_spec {
+    int has_ngram, n_methods;
+    int of_model;                     // the methods run with the draft model, not with the model itself
+    int min, max;                     // ids of an n-gram
+    int least, most;                  // drafts of a pass where the source has any
+    char attn[SL_DRAFT_METHODS][128]; // of the methods
+} sl_draft_spec;
+
+// Reads "ngram", "ngram:min=4:most=6", "self:most=4:attn=santa-is:S=64", "ngram+self:attn=...", "model", "auto".
+// SL_ERR_ARG
+int sl_draft_parse(const char *draft, sl_draft_spec *out, sl_error *err);
+
+#endif

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Measures generations with drafts (--draft) against plain decoding, and writes results/speculation.md.
+
+    python3 scripts/measure/drafts.py measure [-m prose] [--contexts 1k,8k,32k] [--tokens 128] [--rounds 3] [-t 2]
+    python3 scripts/measure/drafts.py report
+
+measure appends rows to results/speculation/rows.jsonl. A prompt is the beginning of the pages of docs/. It is prefilled once, into a
+session file. Then plain decoding and each draft take turns, and the row has the median of the time of the decode steps. The text, the ids
+and the hash of the logits must be those of plain decoding.
+
+quote: the prompt ends with a passage that occurred before, and greedy decoding goes on with it. fresh: the prompt ends within a new passage,
+and tokens are sampled at the temperature 0.8."""
+import argparse
+import datetime
+import glob
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+import sleigh_runs  # noqa: E402
+
+ROWS = os.path.join(ROOT, "results", "speculation", "rows.jsonl")
+DRAFTS = ["ngram", "self:attn=santa-is:S=32", "self:attn=santa-is:S=64", "self:attn=santa-is:S=128", "ngram+self", "auto"]
+KINDS = {"quote": ["--temp", "0"], "fresh": ["--temp", "0.8"]}
+PASSAGE = 96  # tokens of a passage that the end of a prompt repeats
+QUESTION = "How much faster are generations with drafts on a CPU, and do they keep every bit?"
+
+
+def run(args, command):
+    p = subprocess.run([args.sleigh, *command], capture_output=True, text=True, check=False)
+    if p.returncode:
+        sys.exit(f"{' '.join(command)}\n{p.stderr}")
+    return p.stdout
+
+
+def text_ids(args):
+    """The ids of the pages of docs/, in the order of their names."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
+        for page in sorted(glob.glob(os.path.join(ROOT, "docs", "*.md"))):
+            with open(page, encoding="utf-8") as g:
+                f.write(g.read())
+        f.flush()
+        return run(args, ["tokenize", "-m", args.model, "--bos", "-f", f.name]).strip().split(",")
+
+
+def prompt_of(ids, kind, n):
+    """n ids. quote: the last ones are a passage from the middle."""
+    if len(ids) < n:
+        sys.exit(f"a prompt of {n} tokens: docs/ has only {len(ids)}")
+    if kind == "fresh":
+        return ids[:n]
+    middle = (n - PASSAGE) // 2
+    return ids[:n - PASSAGE] + ids[middle:middle + PASSAGE]
+
+
+def generate(args, kind, prompt, cache, draft):
+    more = ["--draft", draft] if draft else []
+    out = json.loads(run(args, ["generate", "-m", args.model, "--device", "cpu", "-t", str(args.threads), "--ids", prompt, "-n",
+                                str(args.tokens), "--ignore-eos", "-o", "json", "--seed", "1", "-c", str(args.context), "--prompt-cache",
+                                cache, *KINDS[kind], *more]))
+    return out
+
+
+def same(own, plain):
+    return all(own[key] == plain[key] for key in ("text", "ids", "logits", "stopped"))
+
+
+def measure_one(args, ids, kind, n, out):
+    """Rows of a kind of prompt with n tokens."""
+    args.context = n + args.tokens + 8
+    with tempfile.TemporaryDirectory() as folder:
+        prompt, cache = os.path.join(folder, "ids"), os.path.join(folder, "session")
+        with open(prompt, "w", encoding="utf-8") as f:
+            f.write(",".join(prompt_of(ids, kind, n)))
+        runs = {draft: [] for draft in [None, *DRAFTS]}
+        for _ in range(args.rounds):
+            for draft, list_of in runs.items():
+                list_of.append(generate(args, kind, prompt, cache, draft))
+    plain = runs[None]
+    plain_ms = statistics.median(r["decode_ms"] for r in plain)
+    for draft, list_of in runs.items():
+        ms = statistics.median(r["decode_ms"] for r in list_of)
+        counts = [r.get("drafts") or {"steps": r["n_decode"], "drafted": 0, "accepted": 0} for r in list_of]
+        steps, drafted, accepted = (sum(c[key] for c in counts) for key in ("steps", "drafted", "accepted"))
+        row = {"date": datetime.date.today().isoformat(), "commit": args.commit, "device": args.device, "model": plain[0]["model"],
+               "kind": kind, "context": n, "tokens": args.tokens, "rounds": args.rounds, "threads": args.threads, "draft": draft or "none",
+               "token_ms": ms / args.tokens, "speedup": plain_ms / ms, "step_tokens": 1 + accepted / steps,
+               "acceptance": accepted / drafted if drafted else None, "same": all(same(r, plain[0]) for r in list_of)}
+        out.write(json.dumps(row) + "\n")
+        out.flush()
+        print(json.dumps(row), file=sys.stderr)
+
+
+def measure(args):
+    ids = text_ids(args)
+    program = json.loads(run(args, ["bench", "draft", "-m", "tiny", "-r", "1", "-t", str(args.threads), "-o", "json"]))[0]
+    args.commit, args.device = program["commit"], program["device"]
+    os.makedirs(os.path.dirname(ROWS), exist_ok=True)
+    with open(ROWS, "a", encoding="utf-8") as out:
+        for n in [int(c[:-1]) * 1024 if c.endswith("k") else int(c) for c in args.contexts.split(",")]:
+            for kind in KINDS:
+                measure_one(args, ids, kind, n - args.tokens - 8 if args.within else n, out)
+
+
+# ---- the page ----
+
+
+def cell(x, form):
+    return "-" if x is None else form.format(x)
+
+
+def best(rows, kind):
+    """The row of `auto` with the greatest speedup in a kind of prompt."""
+    return max((r for r in rows if r["kind"] == kind and r["draft"] == "auto"), key=lambda r: r["speedup"])
+
+
+def report(args):
+    with open(ROWS, encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
+    n_same, n = sum(r["same"] for r in rows if r["draft"] != "none"), sum(r["draft"] != "none" for r in rows)
+    quote, fresh = best(rows, "quote"), best(rows, "fresh")
+    worst = min((r for r in rows if r["draft"] == "auto"), key=lambda r: r["speedup"])
+    answer = (f"{n_same} of {n} settings have the text, the ids and the logits of plain decoding. With `auto`, quotations are up to "
+              f"{quote['speedup']:.2f} times as fast ({quote['model']}, {quote['context']} tokens), fresh text up to {fresh['speedup']:.2f} "
+              f"times; the worst case is {worst['speedup']:.2f} times.")
+    devices = ", ".join(dict.fromkeys(r["device"] for r in rows))
+    text = ["# Drafts: speed with the bits of plain decoding", "",
+            sleigh_runs.head_lines(QUESTION, answer, [r["date"] for r in rows], [r["commit"] for r in rows],
+                                   "`python3 scripts/measure/drafts.py measure`, for each model"), "",
+            "`scripts/measure/drafts.py report` wrote this page from `results/speculation/rows.jsonl`. A quotation repeats a passage of the",
+            "prompt, with greedy decoding. Fresh text goes on behind the end of the prompt, at the temperature 0.8. ms: median time of a token",
+            "of the answer. speedup: against plain decoding, which took turns with the drafts. accepted: of the drafts. Other programs ran on",
+            f"the machine at the same time, so a speedup has an error of some percent. Device: {devices}.", ""]
+    for model in dict.fromkeys(r["model"] for r in rows):
+        own = [r for r in rows if r["model"] == model]
+        text += [f"## {model}, {own[0]['threads']} threads", "", "| prompt | context | drafts | ms / token | speedup | tokens / step | accepted |",
+                 "|---|---|---|---|---|---|---|"]
+        text += [f"| {r['kind']} | {r['context']} | `{r['draft']}` | {r['token_ms']:.2f} | {r['speedup']:.2f} | {r['step_tokens']:.2f} | "
+                 f"{cell(r['acceptance'], '{:.1%}')} |" for r in own] + [""]
+    with open(args.out, "w", encoding="utf-8") as f:
+        f.write("\n".join(text).rstrip("\n") + "\n")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("action", choices=["measure", "report"])
+    p.add_argument("--sleigh", default=os.path.join(ROOT, "build", "sleigh"))
+    p.add_argument("-m", "--model", default="prose")
+    p.add_argument("--contexts", default="1k,8k,32k", help="tokens of the prompt")
+    p.add_argument("--within", action="store_true", help="the answer ends at these contexts, for a model whose limit is one of them")
+    p.add_argument("--tokens", type=int, default=128)
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("-t", "--threads", type=int, default=2)
+    p.add_argument("-o", "--out", default=os.path.join(ROOT, "results", "speculation.md"))
+    p.add_argument("--no-picture", action="store_true", help="without effect: the page has no picture")
+    args = p.parse_args()
+    measure(args) if args.action == "measure" else report(args)
+
+
+if __name__ == "__main__":
+    main()

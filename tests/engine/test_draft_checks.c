@@ -1,0 +1,80 @@
+// tests/engine/test_draft_checks.c - the checks of drafts that do not run the engine, passes of benches over several rows, and
+// the sums of counts.
+#include "engine/draft/draft_counts.h"
+#include "engine/engine_internal.h"
+#include "tests/support/models.h"
+#include "tests/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static sl_error err;
+
+// 1 to 9 rows have the bits of steps, and the session is as after the steps.
+static void rows(void) {
+    model_fixture r = model_fixture_load("models/tiny", "dense",
+                                         (sl_engine_options){.n_ctx = 600, .n_sequences = 2, .n_draft = 8, .device = "cpu"});
+    int32_t *ids = test_ids(300, r.n_vocab, test_seed);
+    sl_session *a = model_fixture_session(&r, 3), *b = model_fixture_session(&r, 3);
+    CHECK_OK(sl_prefill(a, ids, 256, NULL, &err), err);
+    CHECK_OK(sl_prefill(b, ids, 256, NULL, &err), err);
+    for (int n = 1, at = 256; n <= 9; at += n++) {
+        if (at + n > 300) break;
+        CHECK_OK(sl_decode_rows(a, ids + at, n, &err), err);
+        for (int i = 0; i < n; i++) CHECK_OK(sl_decode(&b, 1, ids + at + i, &err), err);
+        CHECK_INT(sl_session_n_tokens(a), at + n);
+        CHECK(!memcmp(sl_session_ids(a), ids, (size_t)(at + n) * sizeof *ids));
+        CHECK(!memcmp(sl_session_last_logits(a), sl_session_last_logits(b), (size_t)r.n_vocab * sizeof(float)));
+    }
+    int n = sl_session_n_tokens(a);
+    CHECK_ERR(sl_decode_rows(a, ids, 10, &err), err, SL_ERR_ARG, "a pass of 10 rows: expected 1 to 9");
+    CHECK_ERR(sl_decode_rows(a, ids, 0, &err), err, SL_ERR_ARG, "a pass of 0 rows");
+    CHECK_ERR(sl_decode_rows(a, (int32_t[]){-1}, 1, &err), err, SL_ERR_ARG, "id -1");
+    CHECK_INT(sl_session_n_tokens(a), n);
+    CHECK_OK(sl_session_truncate(a, 250, &err), err);
+    CHECK_ERR(sl_decode_rows(a, ids, 7, &err), err, SL_ERR_ARG, "a pass of 7 rows after 250 tokens: expected rows of one page");
+    CHECK_OK(sl_decode_rows(a, ids, 6, &err), err);
+    CHECK_OK(sl_engine_set_attention(r.engine, "santa-pps:epsilon=0.2", &err), err);
+    CHECK_ERR(sl_decode_rows(a, ids, 2, &err), err, SL_ERR_UNSUPPORTED, "keeps a state");
+    CHECK_OK(sl_decode_rows(a, ids, 1, &err), err);
+    sl_session_free(a), sl_session_free(b), free(ids);
+    model_fixture_close(&r);
+}
+
+static void checks(void) {
+    model_fixture r =
+        model_fixture_load("models/tiny", "dense", (sl_engine_options){.n_ctx = 256, .n_draft = 4, .device = "cpu"});
+    sl_attn_plan plan;
+    CHECK_INT(sl_engine_n_draft(r.engine), 4);
+    CHECK_OK(sl_engine_check_draft(r.engine, "ngram:most=4", NULL, &err), err);
+    CHECK_OK(sl_engine_check_draft(r.engine, "self:most=4:attn=topk:k=8", NULL, &err), err);
+    CHECK_ERR(sl_engine_check_draft(r.engine, "ngram", NULL, &err), err, SL_ERR_ARG, "most=8: the engine takes at most 4");
+    CHECK_ERR(sl_engine_check_draft(r.engine, "self:most=2:attn=tpk", NULL, &err), err, SL_ERR_ARG,
+              "draft self:most=2:attn=tpk: attn tpk: unknown method");
+    CHECK_ERR(sl_engine_check_draft(r.engine, "self:most=2:attn=santa-pps:epsilon=0.2", NULL, &err), err, SL_ERR_UNSUPPORTED,
+              "santa-pps keeps a state from step to step");
+    CHECK_OK(sl_plan_methods_of(r.engine, "santa-is:proposal=int8:epsilon=0.2", &plan, &err), err);
+    CHECK_ERR(sl_engine_check_draft(r.engine, "ngram:most=4", &plan, &err), err, SL_ERR_UNSUPPORTED, "santa-is keeps a state");
+    sl_attn_plan_free(&plan);
+    CHECK_OK(sl_plan_methods_of(r.engine, "santa-is:S=16", &plan, &err), err);
+    CHECK_OK(sl_engine_check_draft(r.engine, "ngram:most=4", &plan, &err), err);
+    sl_attn_plan_free(&plan);
+    model_fixture_close(&r);
+}
+
+static void sums(void) {
+    sl_draft_counts a = {.n_steps = 5, .n_drafts = 3, .n_ngram_drafts = 2, .n_draft_tokens = 9, .n_accepted_tokens = 4},
+                    b = {.n_steps = 1, .n_drafts = 1, .n_draft_tokens = 2, .n_accepted_tokens = 1};
+    a.accepted_at[0] = 3, a.accepted_at[1] = 1, b.accepted_at[0] = 1, b.accepted_at[14] = 7;
+    sl_draft_counts_add(&a, &b);
+    json_t *got = sl_draft_counts_json(&a, "auto", 3),
+           *want = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:[i,i,i]}", "draft", "auto", "steps", 6, "draft_steps", 4,
+                             "ngram_steps", 2, "drafted", 11, "accepted", 5, "accepted_at", 4, 1, 0);
+    CHECK(json_equal(got, want));
+    CHECK(a.accepted_at[14] == 7);
+    json_decref(got), json_decref(want);
+}
+
+static const test_case cases[] = {
+    {"rows", NEEDS_NOTHING, rows}, {"checks", NEEDS_NOTHING, checks}, {"sums", NEEDS_NOTHING, sums}, {0}};
+const test_suite suite_draft_checks = {"draft_checks", cases};

@@ -1,0 +1,341 @@
+// tests/engine/test_drafts.c - drafts: the index of n-grams against a search of the whole text, the words of {draft}, passes of
+// several rows against single steps, and generations with drafts against generations without. tests/engine/test_scheduler.c
+// has batches of jobs with and without drafts.
+#include "engine/draft/draft.h"
+#include "engine/draft/ngram_index.h"
+#include "engine/engine_internal.h"
+#include "engine/stream.h"
+#include "tests/support/models.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sl_error err;
+
+// ---- the index ----
+
+enum { TEXT = 300 };
+
+// The longest end of ids[0..n) that occurred before, at most `max` ids, at its newest place.
+static int search(const int32_t *ids, int n, int min, int max, int *next) {
+    int most = 0;
+    for (int end = n - 1; end > 0; end--) {
+        int length = 0;
+        while (length < max && length < end && ids[end - 1 - length] == ids[n - 1 - length]) length++;
+        if (length > most) most = length, *next = end;
+    }
+    return most >= min ? most : 0;
+}
+
+// Random texts that grow, are cut, and go on otherwise.
+static void ngrams(void) {
+    for (int round = 0; round < 60; round++) {
+        int min = 1 + test_below(4), max = min + test_below(30), letters = 1 + test_below(4), n = 0;
+        int32_t ids[TEXT], copied[20];
+        sl_ngram_index x;
+        CHECK_OK(sl_ngram_init(&x, min, max, TEXT, &err), err);
+        for (int step = 0; step < 80; step++) {
+            if (test_below(8) == 0) n = test_below(n + 1);
+            for (int more = test_below(9); more > 0 && n < TEXT; more--) ids[n++] = test_below(letters);
+            sl_ngram_sync(&x, ids, n);
+            int next = -1, want_next = -1, length = sl_ngram_find(&x, &next), want = search(ids, n, min, max, &want_next);
+            CHECK_INT(length, want);
+            if (!length) continue;
+            CHECK_INT(next, want_next);
+            sl_ngram_copy(&x, next, 20, copied);
+            for (int i = 0; i < 20; i++) CHECK_INT(copied[i], next + i < n ? ids[next + i] : copied[next + i - n]);
+        }
+        sl_ngram_free(&x);
+    }
+}
+
+// ---- the words ----
+
+static void words(void) {
+    static const struct {
+        const char *text;
+        int has_ngram, n_methods, min, max, least, most;
+        const char *attn;
+    } good[] = {
+        {"ngram", 1, 0, 3, 32, 0, 8, ""},
+        {"ngram:min=4:most=2", 1, 0, 4, 32, 0, 2, ""},
+        {"ngram:most=15:least=15:max=7", 1, 0, 3, 7, 15, 15, ""},
+        {"self", 0, 1, 3, 32, 0, 8, "santa-is:S=64"},
+        {"self:most=4:attn=topk:k=8", 0, 1, 3, 32, 0, 4, "topk:k=8"},
+        {"self:attn=quest:tokens=32", 0, 1, 3, 32, 0, 8, "quest:tokens=32"},
+        {"ngram:min=2+self:most=5:attn=bernoulli+santa:S=8", 1, 1, 2, 32, 0, 5, "bernoulli+santa:S=8"},
+        {"ngram+self", 1, 1, 3, 32, 0, 8, "santa-is:S=64"},
+        {"ngram+model:most=3", 1, 1, 3, 32, 0, 3, "dense"},
+        {"auto", 1, 2, 3, 32, 0, 8, "santa-is:S=64"},
+    };
+    static const char *const bad[] = {
+        "",           "none",         "ngrams",       "ngram:min=0", "ngram:min=33", "ngram:most=16",
+        "ngram:k=3",  "ngram:min=x",  "self:most=0",  "self:S=3",    "ngram+",       "self+ngram",
+        "auto:max=3", "ngram:min=3x", "ngram:least=9"};
+    sl_draft_spec spec;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        CHECK_OK(sl_draft_parse(good[i].text, &spec, &err), err);
+        CHECK_INT(spec.has_ngram, good[i].has_ngram);
+        CHECK_INT(spec.n_methods, good[i].n_methods);
+        CHECK_INT(spec.min, good[i].min);
+        CHECK_INT(spec.max, good[i].max);
+        CHECK_INT(spec.least, good[i].least);
+        CHECK_INT(spec.most, good[i].most);
+        CHECK_STR(spec.attn[0], good[i].attn);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECK_ERR(sl_draft_parse(bad[i], &spec, &err), err, SL_ERR_ARG, "expected ngram[:min=N][:max=N], self");
+}
+
+// ---- passes of several rows ----
+
+enum { N_CTX = 1024, ROWS = 16, SESSIONS = 3 };
+
+// What a draft method may have left behind the session's rows: a pass must overwrite all of it.
+static void spoil_rows(sl_engine *e, sl_session *s, int n) {
+    int dim = e->geom.head_dim, from = s->kv.n_tokens;
+    CHECK_OK(sl_kv_reserve(&e->device.pool, &s->kv, from + n, &err), err);
+    for (int layer = 0; layer < e->geom.n_layers; layer++) {
+        sl_kv_rows kv = sl_kv_layer(&e->device.pool, layer);
+        float row[256];
+        for (int d = 0; d < dim; d++) row[d] = test_below(2) ? NAN : (float)(test_below(2000) - 1000);
+        for (int at = from; at < from + n; at++)
+            for (int h = 0; h < e->geom.n_kv_heads; h++) {
+                size_t block = (size_t)s->kv.pages[at / SL_PAGE] * e->geom.n_kv_heads + h;
+                sl_kv_store(kv.k, kv.formats.k, dim, block, at % SL_PAGE, row, 0);
+                sl_kv_store(kv.v, kv.formats.v, dim, block, at % SL_PAGE, row, 0);
+            }
+    }
+}
+
+// Runs of 1 to 16 rows of three sessions, also across the end of a page, against single steps.
+static void rows(const char *dir, const char *attn, sl_engine_options o, int page_extras) {
+    static const int lengths[SESSIONS] = {70, 765, 511};
+    // 765 and 4 more rows cross the end of a page; a plan with page extras may not.
+    const int n_rows[SESSIONS] = {16, page_extras ? 3 : 5, 1};
+    sl_engine *e = NULL;
+    o.n_ctx = N_CTX, o.n_sequences = SESSIONS, o.device = "cpu", o.n_threads = 2, o.prefill_chunk = 128;
+    o.n_draft = ROWS - 1;
+    model_fixture r = model_fixture_load(dir, attn, o);
+    size_t n_vocab = (size_t)r.n_vocab;
+    sl_run runs[SESSIONS];
+    int32_t *ids[SESSIONS];
+    float *want = malloc(ROWS * n_vocab * sizeof *want);
+    e = r.engine;
+    for (int i = 0; i < SESSIONS; i++) {
+        ids[i] = test_ids(lengths[i] + ROWS, r.n_vocab, test_seed + (uint64_t)i);
+        sl_session *s = model_fixture_session(&r, 7 + (uint32_t)i);
+        CHECK_OK(sl_prefill(s, ids[i], lengths[i], NULL, &err), err);
+        spoil_rows(e, s, n_rows[i]);
+        runs[i] = (sl_run){.session = s, .ids = ids[i] + lengths[i], .n = n_rows[i]};
+    }
+    CHECK_OK(sl_engine_claim(e, &err), err);
+    CHECK_OK(sl_decode_runs_claimed(runs, SESSIONS, &err), err);
+    float *got = malloc(SESSIONS * ROWS * n_vocab * sizeof *got);
+    for (int i = 0; i < SESSIONS; i++) {
+        for (int j = 0; j < n_rows[i]; j++) {
+            if (j) sl_run_take(&runs[i], j);
+            CHECK_INT(sl_session_n_tokens(runs[i].session), lengths[i] + j + 1);
+            memcpy(got + ((size_t)i * ROWS + (size_t)j) * n_vocab, sl_session_last_logits(runs[i].session),
+                   n_vocab * sizeof *got);
+        }
+    }
+    sl_engine_release(e);
+    for (int i = 0; i < SESSIONS; i++) {
+        sl_session *s = model_fixture_session(&r, 7 + (uint32_t)i);
+        CHECK_OK(sl_prefill(s, ids[i], lengths[i], NULL, &err), err);
+        for (int j = 0; j < n_rows[i]; j++) {
+            CHECK_OK(sl_decode(&s, 1, ids[i] + lengths[i] + j, &err), err);
+            const float *row = got + ((size_t)i * ROWS + (size_t)j) * n_vocab;
+            if (memcmp(row, sl_session_last_logits(s), n_vocab * sizeof *row))
+                FAIL("%s: session %d of %d tokens: row %d of %d has other bits than a single step", attn, i, lengths[i], j,
+                     n_rows[i]);
+        }
+        sl_session_free(s), sl_session_free(runs[i].session), free(ids[i]);
+    }
+    free(got), free(want);
+    model_fixture_close(&r);
+}
+
+static void rows_have_the_bits_of_steps(void) {
+    static const char *const methods[] = {"dense", "santa-prop:S=24", "topk:k=8", "santa-is:S=24", "quest:tokens=48"};
+    for (int i = 0; i < 5; i++) rows("models/tiny", methods[i], (sl_engine_options){0}, i >= 3);
+    rows("models/tiny", "dense", (sl_engine_options){.kv_cache_dtype = "fp8"}, 0);
+    rows("models/tiny", "dense", (sl_engine_options){.kv_cache_dtype = "int8"}, 0);
+}
+
+// ---- generations ----
+
+static sl_model *model;
+
+typedef struct made {
+    int32_t ids[160];
+    char text[4096];
+    size_t n_text;
+    int n, n_tokens;
+    sl_stop stop;
+    double logprobs;
+    uint64_t hash;
+    sl_draft_counts counts;
+    char line[512];
+} made;
+
+static made generate(sl_engine *e, const int32_t *ids, int n, sl_generation g) {
+    sl_session *session;
+    sl_stream *stream;
+    made m = {0};
+    CHECK_OK(sl_session_new(e, g.sequence, &session, &err), err);
+    CHECK_OK(sl_prefill(session, ids, n, NULL, &err), err);
+    CHECK_OK(sl_stream_new(session, &g, &stream, &err), err);
+    CHECK_OK(sl_stream_begin(stream, 0, &err), err);
+    while (sl_stream_is_running(stream)) {
+        CHECK_OK(sl_streams_step(&stream, 1, &err), err);
+        size_t n_text;
+        const char *text = sl_stream_text(stream, &n_text);
+        CHECK(m.n_text + n_text < sizeof m.text);
+        memcpy(m.text + m.n_text, text, n_text);
+        m.n_text += n_text;
+    }
+    const int32_t *sampled = sl_stream_ids(stream, &m.n);
+    CHECK(m.n <= 160);
+    memcpy(m.ids, sampled, (size_t)m.n * sizeof *sampled);
+    int n_logprobs;
+    const sl_token_logprobs *l = sl_stream_logprobs(stream, &n_logprobs);
+    for (int i = 0; i < n_logprobs; i++) m.logprobs += l[i].sampled.at * (i + 1) + l[i].top[0].at;
+    m.n_tokens = sl_session_n_tokens(session), m.stop = sl_stream_result(stream).stop;
+    m.hash = sl_logits_hash(sl_session_last_logits(session), sl_model_n_vocab(model));
+    m.counts = sl_stream_draft_counts(stream);
+    sl_stream_describe_drafts(stream, m.line, sizeof m.line);
+    sl_stream_free(stream), sl_session_free(session);
+    return m;
+}
+
+static void check_same(const made *got, const made *want, const char *draft) {
+    if (got->n != want->n || memcmp(got->ids, want->ids, (size_t)want->n * sizeof *want->ids))
+        FAIL("%s: %d ids, %d without drafts, or others", draft, got->n, want->n);
+    CHECK(got->n_text == want->n_text && !memcmp(got->text, want->text, want->n_text));
+    CHECK_INT(got->n_tokens, want->n_tokens);
+    CHECK_INT(got->stop, want->stop);
+    CHECK(got->logprobs == want->logprobs);
+    CHECK(got->hash == want->hash);
+}
+
+static sl_engine *engine_of(int n_ctx) { // the model drafts for itself
+    sl_engine *e;
+    CHECK_OK(sl_engine_new(model,
+                           &(sl_engine_options){
+                               .n_ctx = n_ctx, .n_draft = 15, .draft_model = model, .n_threads = 2, .prefill_chunk = 128},
+                           &e, &err),
+             err);
+    return e;
+}
+
+// Greedy and sampled, with penalties, limits, stop strings inside of accepted runs, and a context that fills up: the same ids,
+// text, log-probabilities, logits and session as without drafts.
+static void same_generations(void) {
+    static const char *const drafts[] = {"ngram:min=2:least=15:most=15",
+                                         "ngram",
+                                         "self:least=3:most=4:attn=topk:k=48",
+                                         "self:least=1:attn=santa-is:S=128",
+                                         "ngram+self:least=2:attn=streaming:window=64",
+                                         "auto",
+                                         "model:least=4",
+                                         "ngram+model:most=3:attn=topk:k=32"};
+    sl_draft_counts all = {0};
+    CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
+    sl_engine *e = engine_of(700);
+    for (int round = 0; round < (SANITIZED ? 12 : 40); round++) {
+        int n = round % 4 ? 40 + test_below(200) : 620 + test_below(78), period = 5 + test_below(30);
+        int32_t *ids = test_ids(n, sl_model_n_vocab(model), test_seed + (uint64_t)round);
+        for (int i = period; i < n; i++) ids[i] = ids[i - period];
+        sl_generation g = sl_generation_default();
+        g.sequence = (uint32_t)round, g.max_tokens = 1 + test_below(100), g.n_logprobs = 2;
+        g.sampling.temp = round % 2 ? 0 : 0.7f, g.sampling.seed = (uint32_t)round;
+        if (round % 5 == 1) g.sampling.repeat_penalty = 1.2f;
+        made want = generate(e, ids, n, g);
+        char part[4] = {0};
+        const char *stops[] = {part};
+        if (round % 3 == 2 && want.n_text > 12) { // a stop string of the text
+            memcpy(part, want.text + test_below((int)want.n_text - 3), 3);
+            int is_ascii = 1;
+            for (int i = 0; i < 3; i++) is_ascii &= part[i] > 0;
+            if (is_ascii) g.stop = stops, g.n_stop = 1, want = generate(e, ids, n, g);
+        }
+        g.draft = drafts[round % 8];
+        made got = generate(e, ids, n, g);
+        check_same(&got, &want, g.draft);
+        CHECK(got.counts.n_accepted_tokens <= got.counts.n_draft_tokens);
+        CHECK(strstr(got.line, "tokens a pass"));
+        all.n_accepted_tokens += got.counts.n_accepted_tokens, all.n_ngram_drafts += got.counts.n_ngram_drafts;
+        all.n_drafts += got.counts.n_drafts;
+        free(ids);
+    }
+    CHECK(all.n_accepted_tokens > 100);
+    CHECK(all.n_ngram_drafts > 10 && all.n_drafts > all.n_ngram_drafts + 10);
+    sl_engine_free(e);
+    sl_model_free(model);
+}
+
+// A draft model that is the model itself: nearly every draft is accepted, so a step makes nearly 1 + 4 tokens. Not every one,
+// because a prefill rounds otherwise than steps.
+static void draft_model(void) {
+    enum { N = 120 };
+    CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
+    sl_engine *e = engine_of(512);
+    int32_t *ids = test_ids(60, sl_model_n_vocab(model), test_seed);
+    sl_generation g = sl_generation_default();
+    g.max_tokens = N, g.sampling.temp = 0;
+    made want = generate(e, ids, 60, g);
+    g.draft = "model:least=4:most=4";
+    made got = generate(e, ids, 60, g);
+    check_same(&got, &want, g.draft);
+    CHECK(got.counts.n_accepted_tokens * 10 >= got.counts.n_draft_tokens * 9 && got.counts.n_draft_tokens > 4);
+    free(ids), sl_engine_free(e), sl_model_free(model);
+}
+
+// What cannot be exact is refused by name.
+static void refusals(void) {
+    CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
+    sl_engine *e = engine_of(512), *without;
+    sl_session *s;
+    sl_stream *stream;
+    sl_generation g = sl_generation_default();
+    CHECK_OK(sl_session_new(e, 0, &s, &err), err);
+    g.draft = "self:attn=santa-is:proposal=int8:epsilon=0.2";
+    CHECK_ERR(sl_stream_new(s, &g, &stream, &err), err, SL_ERR_UNSUPPORTED, "santa-is keeps a state from step to step");
+    g.draft = "ngram:most=x";
+    CHECK_ERR(sl_stream_new(s, &g, &stream, &err), err, SL_ERR_ARG, "1 <= min <= max <= 64");
+    g.draft = "ngram", g.attn = "santa-pps:epsilon=0.2";
+    CHECK_OK(sl_stream_new(s, &g, &stream, &err), err);
+    CHECK_OK(sl_prefill(s, (int32_t[]){1, 2, 3}, 3, NULL, &err), err);
+    CHECK_ERR(sl_stream_begin(stream, 1, &err), err, SL_ERR_UNSUPPORTED, "santa-pps keeps a state from step to step");
+    CHECK(!sl_stream_is_running(stream));
+    sl_stream_free(stream), sl_session_free(s), sl_engine_free(e);
+    CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = 256}, &without, &err), err);
+    CHECK_OK(sl_session_new(without, 0, &s, &err), err);
+    g.attn = NULL;
+    CHECK_ERR(sl_stream_new(s, &g, &stream, &err), err, SL_ERR_ARG, "at most 0");
+    g.draft = NULL;
+    sl_session_free(s), sl_engine_free(without);
+    sl_model *other;
+    CHECK_OK(sl_model_load("models/prose", NULL, &other, &err), err);
+    CHECK_ERR(sl_engine_new(model, &(sl_engine_options){.n_draft = 8, .draft_model = other, .n_ctx = 256}, &e, &err), err,
+              SL_ERR_ARG, "draft_model prose: a vocabulary of 8192 tokens; expected 1024");
+    sl_model_free(other);
+    CHECK_ERR(sl_engine_new(model, &(sl_engine_options){.n_draft = 16}, &e, &err), err, SL_ERR_ARG,
+              "n_draft 16: expected 0 to 15");
+    sl_model_free(model);
+}
+
+static const test_case cases[] = {
+    {"ngrams", NEEDS_NOTHING, ngrams},
+    {"words", NEEDS_NOTHING, words},
+    {"rows-have-the-bits-of-steps", NEEDS_NOTHING, rows_have_the_bits_of_steps},
+    {"same-generations", NEEDS_NOTHING, same_generations},
+    {"draft-model", NEEDS_NOTHING, draft_model},
+    {"refusals", NEEDS_NOTHING, refusals},
+    {0},
+};
+const test_suite suite_drafts = {"drafts", cases};
