@@ -86,7 +86,7 @@ typedef struct sl_attn_report {
     // epsilon' = b / (|mu^| - b), inf where b >= |mu^|; 0 after exact attention; NaN: the method states no error of a layer.
     float stated_error;
     uint32_t certified;  // 1: epsilon' <= epsilon, by draws
-    float kurtosis;      // of e^s over the base sample of vattention (3 for normal numbers); NaN: no base sample
+    float kurtosis;      // vattention: of the verified summands of the base sample (bernstein.h); NaN: no base sample
     uint32_t heavy_tail; // 1: the kurtosis is so large that the variance of the base sample, and so bound=clt, is unreliable
     // Comparison with dense attention on the same state; NaN without --stats-error. |out - mu| / |mu|; the cosine of out and
     // mu; the part of the error along mu, (out - mu).mu / |mu|^2. The mean of this part over seeds is the bias of the method.

@@ -71,7 +71,7 @@ int sl_auto_check(const sl_auto_table *table, const char *path, const char *devi
 
 // 1: auto:epsilon=E may choose this specification for the error that it states. Two conditions hold:
 // - Its bound holds for every input, at least for many draws. vAttention's bound of an output does not hold on heavy tails
-//   (sleigh-test means vattention_bounds).
+//   of the values (sleigh-test vattention_bounds).
 // - It states an error of every step: of each head, or of the layer. A layer certificate counts with both values of on-miss.
 //   With on-miss=report, a step can have a stated error above E; the step reports this error and that it is not certified.
 int sl_auto_counts(const sl_attn_spec *spec);

@@ -46,6 +46,19 @@ static inline SL_HOST_DEVICE double sl_kurtosis(double sum, double squares, doub
     return m2 > 1e-6 * mean * mean ? m4 / (m2 * m2) : 0;
 }
 
+// The same ratio for m vectors x about 0, from the sums of |x|^2 and |x|^4: m sum |x|^4 / (sum |x|^2)^2. Moments about the mean
+// would need a second read of the rows. A common part of the vectors that is much longer than their spread hides a tail.
+static inline SL_HOST_DEVICE double sl_vector_kurtosis(double squares, double fourths, int m) {
+    return squares > 0 ? m * fourths / (squares * squares) : 0;
+}
+
+// The kurtosis of the summands that `verify` needs, SL_VERIFY_...: of e^s for the denominator, of the vectors e^s v for the
+// numerator, the larger one for the output.
+static inline SL_HOST_DEVICE double sl_tail_kurtosis(int verify, double of_e, double of_ev) {
+    if (verify == SL_VERIFY_DENOMINATOR) return of_e;
+    return verify == SL_VERIFY_NUMERATOR || of_ev > of_e ? of_ev : of_e;
+}
+
 // Whether the variance of m numbers has a relative standard error, sqrt((kurtosis - 1) / m), above a half. Then the central
 // limit theorem is not yet reliable.
 static inline SL_HOST_DEVICE int sl_is_heavy_tail(double kurtosis, int m) {

@@ -83,7 +83,9 @@ const sl_attn_method sl_method_saap_is = {
     .source = "ours: SAAP with importance sampling",
     .mean = SL_MEAN_BIASED,
     .caution =
-        "it needs a bucket file that was trained for the model; the bias is O(1/S) only where the proposal misses no mass",
+        "it needs a bucket file that was trained for the model; the bias is O(1/S) only where the proposal misses no mass: on "
+        "peaked scores it falls more slowly up to S = 1024, and standard_error states too little "
+        "(`sleigh-test saap_is/peaked-scores`)",
     .params = is_params,
     .supports = supports,
     .needs_buckets = 1,

@@ -78,7 +78,7 @@ static const sl_composition santa = STAGES(independent), strat = STAGES(stratifi
 
 const sl_attn_method sl_method_santa = {.name = "santa",
                                         .summary = "S independent draws from the attention probabilities",
-                                        .source = "SANTA (arXiv:2605.01910), Algorithm 1",
+                                        .source = "SANTA (arXiv:2605.01910), equation 4",
                                         .mean = SL_MEAN_UNBIASED,
                                         .params = params,
                                         .stages = &santa,

@@ -29,11 +29,11 @@ const sl_attn_method sl_method_vattention = {
     .summary = "sink, window and predicted top rows exactly, and a uniform sample of the rest for a stated error",
     .source = "vAttention: Verified Sparse Attention (Desai et al.)",
     .mean = SL_MEAN_BIASED,
-    .caution = "bound=clt exceeds delta on heavy tails: at delta 10%, the denominator's error exceeds epsilon in 17.3% of "
-               "runs and the "
-               "numerator's in 12.3% (queries of deviation 2.6, top 0.01, base 0.02; `sleigh-test vattention_bounds` prints "
-               "the table). "
-               "The reported kurtosis of the base sample warns of heavy tails; bound=bernstein holds on them",
+    .caution =
+        "bound=clt exceeds delta on heavy tails of e^s or of the values: at delta 10% (top 0.01, base 0.02), the "
+        "denominator's error exceeds epsilon in 17.3% of runs and the numerator's in 12.3% with scores of deviation 2.6, "
+        "and the output's in 63.5% with Pareto values of exponent 1.1 (`sleigh-test vattention_bounds` prints the "
+        "table). The reported kurtosis warns of the tails that the base sample shows; bound=bernstein holds on all",
     .params = params,
     .stages = &stages,
     .cpu = &sl_stages_ops,

@@ -1,6 +1,6 @@
 // attention/prefill/sample.c - the mask of SampleAttention: columns and slashes that hold most of the mass of sampled queries.
 //
-// Q. Zhu, J. Duan, C. Chen, S. Liu, X. Li, G. Feng, X. Lv, X. Xiao, D. Zhang, D. Lin, C. Yang: SampleAttention: Near-Lossless
+// Q. Zhu, J. Duan, C. Chen, X. Li, S. Liu, G. Feng, X. Lv, C. Xiao, D. Lin, C. Yang: SampleAttention: Near-Lossless
 // Acceleration of Long Context LLM Inference with Adaptive Structured Sparse Attention, Algorithm 1. A segment is split into
 // chunk_n chunks of query blocks, equal to within one block. The last 128 queries of a chunk are sampled. The sink and the
 // diagonal are our addition (prefill_mask.h).

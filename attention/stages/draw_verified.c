@@ -11,8 +11,9 @@
 //
 // There are three bounds:
 //   clt        (the paper's) takes moments of the base sample as moments of the residual. It exceeds delta
-//              on heavy tails, where a few rows that are not in the base sample have most of the variance.
-//              The reported kurtosis warns of them.
+//              on heavy tails of e^s or of e^s v, where a few rows that are not in the base sample have most of
+//              the variance. The reported kurtosis warns of tails that the base sample shows. A base sample that
+//              has none of the large rows gives no warning.
 //   hoeffding  uses certified ranges, and D and |N| of the base sample.
 //   bernstein  uses certified ranges, and bounds D and |N| too. It holds for every tail.
 #include "attention/budgets/bernstein.h"
@@ -105,7 +106,7 @@ static void take(verified *f, int m) {
 
 typedef struct totals {
     double e, squares, cubes, fourths; // sum e^s and its powers
-    double ev_squares;                 // sum |e^s v|^2; sum e^s v is in x->out
+    double ev_squares, ev_fourths;     // sum |e^s v|^2 and |e^s v|^4; sum e^s v is in x->out
 } totals;
 
 static totals sums(const verified *f, int from, int n) { // of draws.row[from..from + n)
@@ -122,7 +123,7 @@ static totals sums(const verified *f, int from, int n) { // of draws.row[from..f
         }
         double square = own * own;
         t.e += own, t.squares += square, t.cubes += square * own, t.fourths += square * square;
-        t.ev_squares += square * norm;
+        t.ev_squares += square * norm, t.ev_fourths += square * norm * square * norm;
     }
     g->kernels->gather(g->kv->formats.v, x->rows + from, x->coef + from, n, g->head_dim, x->out);
     return t;
@@ -144,10 +145,11 @@ static double certified_most(const verified *f) { // upper bound on e^s of every
     return f->exact ? exp2(f->hi - masses->top + 38) / (double)sl_masses_total(masses) : exp2(f->hi - f->shift);
 }
 
-static void report_tail(sl_head *x, const totals *t, int m) {
-    double kurtosis = sl_kurtosis(t->e, t->squares, t->cubes, t->fourths, m);
-    x->report->kurtosis = (float)kurtosis;
-    x->report->heavy_tail = sl_is_heavy_tail(kurtosis, m);
+static void report_tail(const verified *f, const totals *t, int m) {
+    double kurtosis = sl_tail_kurtosis(f->verify, sl_kurtosis(t->e, t->squares, t->cubes, t->fourths, m),
+                                       sl_vector_kurtosis(t->ev_squares, t->ev_fourths, m));
+    f->x->report->kurtosis = (float)kurtosis;
+    f->x->report->heavy_tail = sl_is_heavy_tail(kurtosis, m);
 }
 
 static double at_least_0(double x) { // NaN stays NaN, and then every row is taken
@@ -171,9 +173,15 @@ static void estimate(verified *f, int m) {
     }
     f->D = fixed.e + t.e * f->n_residual / m;
     f->N = sqrt(all);
+<<<<<<< HEAD
     f->sigma = sqrt(at_least_0((t.squares - t.e * t.e / m) / (m - 1)));
     f->trace = at_least_0((t.ev_squares - own) / (m - 1));
     report_tail(x, &t, m);
+=======
+    f->sigma = sqrt(fmax(0, (t.squares - t.e * t.e / m) / (m - 1)));
+    f->trace = fmax(0, (t.ev_squares - own) / (m - 1));
+    report_tail(f, &t, m);
+>>>>>>> w-papers
     if (f->bound == SL_BOUND_CLT) return;
     f->base = (sl_bernstein){.n = f->n_residual,
                              .m = m,

@@ -76,7 +76,7 @@ sl_uniform sl_uniform_philox(const sl_rng_id *id); // id must outlive the result
 // the mass W has the threshold floor((m W + floor(u_m W / 2^64)) / S).
 typedef void (*sl_sampler_fn)(const sl_masses *masses, int S, sl_uniform u, sl_draws *out);
 
-// SANTA, Algorithm 1: every draw has the total mass as its range, and its uniform number is u_m.
+// SANTA, equation 4: every draw has the total mass as its range, and its uniform number is u_m.
 void sl_draw_independent(const sl_masses *masses, int S, sl_uniform u, sl_draws *out);
 // S2ANTA, Appendix A: draw m lies in stratum m, with u_m.
 void sl_draw_stratified(const sl_masses *masses, int S, sl_uniform u, sl_draws *out);

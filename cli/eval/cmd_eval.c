@@ -380,8 +380,15 @@ static int open_run(eval *e, sl_error *err) {
     const sl_config *config = rc ? NULL : sl_model_config(e->run.model);
     if (!rc && e->scores.lists_prefill) rc = eval_scores_alloc_heads(&e->scores, config->n_layers, config->n_heads, err);
     if (rc) return rc;
-    if (!o->run->sampling.temp_given) // greedy; ignores the settings of the model
-        e->run.sampling = (sl_sampling){.temp = 0, .top_p = 1, .repeat_penalty = 1, .seed = o->run->sampling.seed};
+    const cli_sampling_options *s = &o->run->sampling;
+    if (!s->temp_given) // greedy, with the penalties of the flags; ignores the settings of the model
+        e->run.sampling = (sl_sampling){.temp = 0,
+                                        .top_p = 1,
+                                        .repeat_penalty = (float)s->repeat_penalty,
+                                        .repeat_last_n = s->repeat_last_n,
+                                        .presence_penalty = (float)s->presence_penalty,
+                                        .frequency_penalty = (float)s->frequency_penalty,
+                                        .seed = s->seed};
     return cli_timeline_open(&e->t, &e->run, 0, err);
 }
 

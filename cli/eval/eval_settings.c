@@ -34,6 +34,12 @@ static int put_optional(const eval *e, json_t *s, const char *profile) {
     if (e->o.chat->is_on) bad |= json_object_set_new(s, "chat-template", json_string(sl_chat_name(e->prompter.chat.template)));
     if (sampling->temp_given && sampling->temp > 0)
         bad |= json_object_set_new(s, "sampling", json_pack("[i, f, f]", sampling->top_k, sampling->top_p, sampling->min_p));
+    if (sampling->repeat_penalty_given) bad |= json_object_set_new(s, "repeat-penalty", json_real(sampling->repeat_penalty));
+    if (sampling->repeat_last_n_given) bad |= json_object_set_new(s, "repeat-last-n", json_integer(sampling->repeat_last_n));
+    if (sampling->presence_penalty != 0)
+        bad |= json_object_set_new(s, "presence-penalty", json_real(sampling->presence_penalty));
+    if (sampling->frequency_penalty != 0)
+        bad |= json_object_set_new(s, "frequency-penalty", json_real(sampling->frequency_penalty));
     bad |= cli_put_formats(s, e->o.run, e->formats);
     if (grader) bad |= json_object_set_new(s, "grader", json_string(grader));
     if (procedure) bad |= json_object_set_new(s, "procedure", json_string(procedure));

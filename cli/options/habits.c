@@ -21,7 +21,7 @@ const cli_habit cli_habits[] = {
     {"--no-enable-prefix-caching --no-cache-prompt", NULL, NULL, HABIT_SAME, CLI_SERVE, "--prefix-cache", "0", "`--no-prefix-cache`"},
     {"--max-model-len", "N", NULL, HABIT_SAME, RUNS | CLI_SERVE | CLI_EVAL | CLI_INSPECT, "--ctx-size", NULL, "`--ctx-size N`"},
     {"--max-num-batched-tokens", "N", NULL, HABIT_SAME, ENGINES, "--ubatch-size", NULL, "`--ubatch-size N`"},
-    {"--repetition-penalty", "X", NULL, HABIT_SAME, SAMPLES | CLI_SERVE, "--repeat-penalty", NULL, "`--repeat-penalty X`"},
+    {"--repetition-penalty", "X", NULL, HABIT_SAME, SAMPLES | CLI_EVAL | CLI_SERVE, "--repeat-penalty", NULL, "`--repeat-penalty X`"},
     {"-bf --binary-file", "FILE", NULL, HABIT_SAME, GEN | CLI_COMPARE | CLI_PERPLEXITY, "--file", NULL, "`--file FILE`"},
     {"--guided-json", "FILE", NULL, HABIT_SAME, RUNS, "--json-schema", NULL, "`--json-schema FILE`"},
     {"--guided-regex", "REGEX", NULL, HABIT_SAME, RUNS, "--regex", NULL, "`--regex REGEX`"},

@@ -49,7 +49,7 @@ void cli_certificates_print(const sl_attn_stats *a, const sl_attn_plan *plan, FI
                 dense, heads, a->stated ? "their layer's stated error needed it, or " : "");
     if (a->heavy_tails)
         fprintf(out,
-                "heavy tails: kurtosis up to %.3g in the base samples of %llu of %llu heads; bound=clt does not hold for these "
+                "heavy tails: kurtosis up to %.3g in the base samples of %llu of %llu heads; bound=clt is unreliable for these "
                 "heads\n",
                 a->kurtosis, (count)a->heavy_tails, heads);
 }

@@ -45,6 +45,7 @@ typedef struct layer {
     value_kind values;
     double sharp; // standard deviation of a key channel, in octaves
     int n;        // rows
+    int to_sink;  // 1: queries have channel SWITCH
     sl_attn_query queries[COPIES];
     float *q, *out; // [heads][DIM]; [COPIES][heads][DIM]
     char *state;    // [COPIES][size]
@@ -135,7 +136,7 @@ static void decode_query(layer *l, int query, int step) {
         int own = head % 8, other = 8 + (3 * query + head) % 16;
         q[own] = q[other] = (float)unit;
         if (l->values == ONE_LINE && head > 0) q[own] = q[other] = (float)(4 * unit); // the heavy row has nearly all mass
-        q[SWITCH] = l->values == SWITCHING && query % 10 == 9 ? (float)unit : 0;
+        q[SWITCH] = l->to_sink || (l->values == SWITCHING && query % 10 == 9) ? (float)unit : 0;
         total = 0;
         for (int j = 0; j < l->n; j++) {
             const bf16 *k = ref_k_row(&l->c, 0, head / group, j), *v = ref_v_row(&l->c, 0, head / group, j);
@@ -221,6 +222,61 @@ static void misses_go_dense(void) {
     }
     CHECK(n_missed >= 10 && n_certified >= 100);
     layer_free(&l);
+}
+
+// ---- how a carried budget follows a change ----
+
+// The rows of a head in the steps of a layer, a mean over heads and copies. In one half of the steps, row 0 of each KV head has
+// about the share `sink` of a head's mass; in the other half it has hardly any mass.
+static void rows_of_topics(double sink, int sink_first, double rows[], int n_steps) {
+    enum { ROWS = 1500, HEADS = 8 };
+    layer l = layer_new("santa-pps:S=24:budget=carried", ROWS, HEADS, 2, GAUSSIAN, 1.5, test_seed);
+    double others = ROWS * exp(pow(log(2) * 1.5, 2)); // two normal channels
+    int octaves = (int)rint(log2(others * sink / (1 - sink)));
+    for (int h = 0; h < 2; h++)
+        for (int j = 0; j < ROWS; j++) ((bf16 *)ref_k_row(&l.c, 0, h, j))[SWITCH] = sl_f32_to_bf16(j ? 0 : (float)octaves);
+    start(&l, 0);
+    for (int step = -20; step < n_steps; step++) {
+        l.to_sink = sink > 0 && (step < n_steps / 2) == sink_first;
+        decode_query(&l, step + 20, step + 20);
+        double sum = 0;
+        for (int i = 0; i < COPIES * HEADS; i++) sum += l.reports[i].samples;
+        if (step >= 0) rows[step] = sum / COPIES / HEADS;
+    }
+    layer_free(&l);
+}
+
+// A carried budget takes S rows a head on average only while the sizes of the rows keep their spread. Kappa is one step late
+// and follows a third of a change, so a step after a change takes more or fewer rows, and the mean of a short answer differs
+// from S.
+static void budgets_lag(void) {
+    enum { S = 24, STEPS_OF_TOPICS = 40 };
+    static const struct {
+        const char *name;
+        double sink;
+        int sink_first;
+    } cases[] = {{"none", 0, 0}, {"leaves the sink", 0.5, 1}, {"leaves the sink", 0.8, 1}, {"goes to the sink", 0.8, 0}};
+    printf("      | mass | sink's share | rows a head, S = 24, mean of %d steps | at the change | 5 steps later | last 10 "
+           "steps |\n",
+           STEPS_OF_TOPICS);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double rows[STEPS_OF_TOPICS], mean = 0, last = 0;
+        rows_of_topics(cases[i].sink, cases[i].sink_first, rows, STEPS_OF_TOPICS);
+        for (int step = 0; step < STEPS_OF_TOPICS; step++) mean += rows[step] / STEPS_OF_TOPICS;
+        for (int step = STEPS_OF_TOPICS - 10; step < STEPS_OF_TOPICS; step++) last += rows[step] / 10;
+        double change = rows[STEPS_OF_TOPICS / 2];
+        printf("      | %s | %g | %.1f | %.1f | %.1f | %.1f |\n", cases[i].name, cases[i].sink, mean, change,
+               rows[STEPS_OF_TOPICS / 2 + 5], last);
+        CHECK_NEAR(last, S, 0.1 * S);
+        if (cases[i].sink == 0) {
+            CHECK_NEAR(mean, S, 0.02 * S);
+            CHECK_NEAR(change, S, 0.1 * S);
+        } else if (cases[i].sink_first) {
+            CHECK(mean > 1.02 * S && change > 1.3 * S && change <= 4 * S);
+        } else {
+            CHECK(mean < 0.97 * S && change < 0.6 * S);
+        }
+    }
 }
 
 // ---- the mean of the output ----
@@ -402,6 +458,7 @@ static const test_case cases[] = {
     {"short-contexts", 0, short_contexts},
     {"controllers-reach-their-aims", 0, case_controllers_reach_their_aims},
     {"misses-go-dense", 0, misses_go_dense},
+    {"budgets-lag", 0, budgets_lag},
     {"means-of-steps", NEEDS_SPEED, means_of_steps},
     {"first-steps", 0, first_steps},
     {"later-steps", NEEDS_SPEED, later_steps},

@@ -270,13 +270,14 @@ static void permute_residual(second *f, const sl_rng_id *id) { // Fisher and Yat
 
 // Moments of the first m rows of the permutation, with m - 1 in the variances, and the estimates of D and |N|.
 static void read_base(second *f) {
-    double N[DIM] = {0}, sum[DIM] = {0}, scale = (double)f->n_residual / f->m, mean, m2 = 0, m4 = 0, of_vectors = 0;
+    double N[DIM] = {0}, sum[DIM] = {0}, scale = (double)f->n_residual / f->m, mean, m2 = 0, m4 = 0, of_vectors = 0, ev4 = 0;
     for (int j = 0; j < f->n; j++)
         for (int c = 0; c < DIM && f->fixed[j]; c++)
             N[c] += f->e[j] * sl_bf16_to_f32(f->v[j][c]), f->fixed_e += c ? 0 : f->e[j];
     for (int i = 0; i < f->m; i++) {
         int j = f->order[i];
         f->sum += f->e[j], f->squares += f->e[j] * f->e[j], f->ev_squares += pow(f->e[j] * f->norm[j], 2);
+        ev4 += pow(f->e[j] * f->norm[j], 4);
         for (int c = 0; c < DIM; c++) sum[c] += f->e[j] * sl_bf16_to_f32(f->v[j][c]);
     }
     mean = f->sum / f->m;
@@ -288,7 +289,8 @@ static void read_base(second *f) {
     for (int c = 0; c < DIM; c++) f->N += pow(N[c] + scale * sum[c], 2), f->ev += sum[c] * sum[c];
     f->N = sqrt(f->N), f->ev = sqrt(f->ev), f->D = f->fixed_e + scale * f->sum;
     f->sigma = sqrt(m2 / (f->m - 1)), f->trace = of_vectors / (f->m - 1);
-    f->kurtosis = m4 / f->m / pow(m2 / f->m, 2);
+    double of_e = m4 / f->m / pow(m2 / f->m, 2), of_ev = ev4 / f->m / pow(f->ev_squares / f->m, 2);
+    f->kurtosis = f->verify == 0 ? of_e : f->verify == 1 ? of_ev : fmax(of_e, of_ev);
 }
 
 // The error that a theorem states for b rows. vectors: of the numerator. d: the probability that it is exceeded.

@@ -331,18 +331,20 @@ static json_t *record_of(const json_t *line, uint32_t sequence) {
                      (json_int_t)sequence);
 }
 
-// The settings for sampling of a model have no effect without --temp.
+// The settings for sampling of a model have no effect without --temp, in eval also its penalty.
 static void greedy(void) {
     char command[1024], hot[256];
     snprintf(hot, sizeof hot, "%s", in_tmp("tiny"));
     snprintf(command, sizeof command, "mkdir %s && cp -s \"$PWD\"/%s/* %s && rm %s/generation_config.json", hot, tiny(), hot,
              hot);
     CHECK_INT(system(command), 0);
-    static const char settings[] = "{\"do_sample\": true, \"temperature\": 50.0, \"eos_token_id\": [1009, 1012]}";
-    spill(in_tmp("tiny/generation_config.json"), settings, sizeof settings - 1);
+    static const char settings[] = "{\"do_sample\": true, \"temperature\": 50.0, \"eos_token_id\": [1009, 1012]";
     result r[4];
     for (int i = 0; i < 4; i++) {
         const char *model = i % 2 ? hot : tiny();
+        char config[200];
+        snprintf(config, sizeof config, "%s%s}", settings, i < 2 ? ", \"repetition_penalty\": 9.0" : "");
+        spill(in_tmp("tiny/generation_config.json"), config, strlen(config));
         r[i] = i < 2 ? RUN("eval", "-m", model, "--task", "qa-2hop", "--length", "600", "--samples", "1", "-o", "csv")
                      : RUN("compare", "-m", model, "-p", question, "--attn", "dense", "-n", "8", "--no-heads");
         CHECK_GOOD(r[i]);
@@ -351,8 +353,8 @@ static void greedy(void) {
     CHECK_STR(r[2].out, r[3].out);
 }
 
-// An answer equals that of generate for the same prompt and set-up, with random numbers keyed by the name of the sample and
-// --seq-id.
+// An answer equals that of generate for the same prompt, set-up and penalties, with random numbers keyed by the name of the
+// sample and --seq-id. The penalties change an answer, and a file of results with other penalties is refused.
 static void as_generate(void) {
     char file[32768] = "", name[64];
     result dump = RUN("eval", "-m", tiny(), "--task", "qa-2hop", "--length", "600", "--samples", "3", "--dump", in_tmp("d"));
@@ -366,20 +368,28 @@ static void as_generate(void) {
         json_decref(record), free(line);
     }
     spill(in_tmp("records"), file, strlen(file));
-    for (int a = 0; a < 2; a++) {
-        const char *dense = a ? "--question-dense" : NULL;
+    char plain[3][256];
+    int n_changed = 0;
+    for (int a = 0; a < 3; a++) {
+        static const char *const flags[3] = {NULL, "--question-dense", "--repeat-penalty"}, *const files[3] = {"b", "a", "c"};
+        const char *flag = flags[a], *value_of = a == 2 ? "1.4" : NULL; // NULL ends the command line
         result said = RUN("generate", "-m", tiny(), "--jsonl", in_tmp("records"), "-n", "24", "--stop", "\n", "--temp", "0",
-                          "--attn", "santa:S=1", "--seed", "3", dense),
+                          "--attn", "santa:S=1", "--seed", "3", flag, value_of, "--repeat-last-n", "-1", "--frequency-penalty",
+                          "0.3"),
                r = RUN("eval", "-m", tiny(), "--task", "qa-2hop", "--length", "600", "--samples", "3", "-n", "24", "--attn",
-                       "santa:S=1", "--seed", "3", "--seq-id", "5", "--out", in_tmp(a ? "a" : "b"), dense);
+                       "santa:S=1", "--seed", "3", "--seq-id", "5", "--out", in_tmp(files[a]), flag, value_of,
+                       "--repeat-last-n", "-1", "--frequency-penalty", "0.3");
         CHECK_GOOD(said);
         CHECK_GOOD(r);
-        CHECK_INT(eval_lines_read(in_tmp(a ? "a" : "b")), 4);
+        CHECK_INT(eval_lines_read(in_tmp(files[a])), 4);
         const char *line = said.out, *key;
         json_t *value;
         for (int i = 1; i < 4; i++, line = strchr(line, '\n') + 1) {
             json_t *want = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
-            CHECK_STR(eval_line_text(eval_lines[i], "answer"), eval_line_text(want, "text"));
+            const char *answer = eval_line_text(eval_lines[i], "answer");
+            CHECK_STR(answer, eval_line_text(want, "text"));
+            if (a == 0) snprintf(plain[i - 1], sizeof plain[0], "%s", answer);
+            if (a == 2) n_changed += strcmp(answer, plain[i - 1]) != 0;
             json_object_foreach(eval_lines[i], key, value) { // the fields that both have
                 const json_t *same = json_object_get(want, key);
                 int is_same = !same || !strcmp(key, "text") || json_equal(value, same);
@@ -389,6 +399,11 @@ static void as_generate(void) {
             json_decref(want);
         }
     }
+    CHECK(n_changed > 0);
+    result other = RUN("eval", "-m", tiny(), "--task", "qa-2hop", "--length", "600", "--samples", "3", "-n", "24", "--attn",
+                       "santa:S=1", "--seed", "3", "--seq-id", "5", "--out", in_tmp("c"), "--repeat-penalty", "1.1",
+                       "--repeat-last-n", "-1", "--frequency-penalty", "0.3");
+    check_error(&other, 2, "repeat-penalty");
 }
 
 // A context is prefilled with dense attention even if a method has decoded its first tokens before.

@@ -26,8 +26,8 @@ enum {
     WARP_ROWS = 16, // rows that a warp loads together
     CHUNK_ROWS = WARP_ROWS * ATTEND_WARPS,
     CHUNKS = 32, // of a list at most
-    // Sums of mass, mass^2, |mass * v|^2, mass^3, mass^4.
-    MOMENT_SUMS = 5,
+    // Sums of mass, mass^2, |mass * v|^2, mass^3, mass^4, |mass * v|^4.
+    MOMENT_SUMS = 6,
     // Most thread blocks of a launch for each multiprocessor. Without this limit most thread blocks of a large batch have no
     // rows: 14 us more at 8 x 32k.
     BLOCKS_PER_SM = 8,
@@ -142,6 +142,7 @@ __device__ __forceinline__ float power_of_two(int x) {
 __device__ __forceinline__ void scale_moments(double sums[MOMENT_SUMS], double factor) {
     double square = factor * factor;
     sums[0] *= factor, sums[1] *= square, sums[2] *= square, sums[3] *= square * factor, sums[4] *= square * square;
+    sums[5] *= square * square;
 }
 
 // One warp's attention over rows, 16 at a time. A lane has four dims of every row. Lanes 2 i and 2 i + 1 hold the address and
@@ -227,12 +228,17 @@ template <int DIM, bool SCORES, bool MOMENTS, sl_format F> struct attender {
             double square = (double)row_mass * row_mass;
             sums[0] += row_mass, sums[1] += square, sums[3] += square * row_mass, sums[4] += square * square;
         }
+        float squares[WARP_ROWS];
 #pragma unroll
         for (int i = 0; i < WARP_ROWS; i++) {
             float v[4], own = __shfl_sync(~0u, IS_BYTES ? row_mass * v_scale : row_mass, i * SHARE);
             widen4(y[i], v, F == SL_FP8);
             o[0] += own * v[0], o[1] += own * v[1], o[2] += own * v[2], o[3] += own * v[3];
-            if (MOMENTS) sums[2] += own * own * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);
+            if (MOMENTS) sums[2] += squares[i] = own * own * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);
+        }
+        if (MOMENTS) {
+            double square = sum_rows(squares); // |mass * v|^2 of the lane's row
+            sums[5] += square * square;
         }
     }
 };

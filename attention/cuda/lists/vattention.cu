@@ -310,7 +310,8 @@ __device__ estimates estimate(const verified_params &p, int head, const head_pla
     estimates f = {.n = n, .D = D + e * n / n_base, .N = sqrt(all)};
     f.sigma = sqrt(at_least_0((squares - e * e / n_base) / (n_base - 1)));
     f.trace = at_least_0((ev_squares - sampled / n_base) / (n_base - 1));
-    f.kurtosis = sl_kurtosis(e, squares, moments[3], moments[4], n_base);
+    f.kurtosis = sl_tail_kurtosis(p.verify, sl_kurtosis(e, squares, moments[3], moments[4], n_base),
+                                  sl_vector_kurtosis(ev_squares, moments[5], n_base));
     f.base = {.n = (int)n, .m = n_base, .e = e, .squares = squares, .ev_squares = ev_squares, .ev = sqrt(sampled)};
     f.base.fixed = D, f.base.numerator = f.N;
     f.base.most = exp2(plan.hi + (p.unit == 1 ? 0 : (double)plan.top - most)); // the sums of this kernel are relative to 2^most
