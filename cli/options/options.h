@@ -34,7 +34,7 @@ typedef struct cli_param { // a parameter of a method: --S=128
 
 // ---- what was given ----
 
-enum { CLI_MAX_FLAGS = 200, CLI_MAX_PARAMS = 32 };
+enum { CLI_MAX_FLAGS = 220, CLI_MAX_PARAMS = 32 };
 enum { CLI_BY_ENV = 1, CLI_BY_FLAG = 2 };
 
 // The flags that were given, to refuse combinations of flags.
