@@ -173,15 +173,9 @@ static void estimate(verified *f, int m) {
     }
     f->D = fixed.e + t.e * f->n_residual / m;
     f->N = sqrt(all);
-<<<<<<< HEAD
     f->sigma = sqrt(at_least_0((t.squares - t.e * t.e / m) / (m - 1)));
     f->trace = at_least_0((t.ev_squares - own) / (m - 1));
-    report_tail(x, &t, m);
-=======
-    f->sigma = sqrt(fmax(0, (t.squares - t.e * t.e / m) / (m - 1)));
-    f->trace = fmax(0, (t.ev_squares - own) / (m - 1));
     report_tail(f, &t, m);
->>>>>>> w-papers
     if (f->bound == SL_BOUND_CLT) return;
     f->base = (sl_bernstein){.n = f->n_residual,
                              .m = m,
