@@ -195,6 +195,10 @@ static void sparse_prefill_page(void) {
     check_page("scripts/measure/sparse_prefill_report.py", "sparse-prefill.md");
 }
 
+static void speculation_page(void) {
+    check_page("scripts/measure/drafts.py report", "speculation.md");
+}
+
 static void saap_page(void) {
     check_page("scripts/measure/saap_report.py", "saap.md");
 }
@@ -489,6 +493,7 @@ static const test_case cases[] = {
     {"sparse-prefill-page", NEEDS_NOTHING, sparse_prefill_page},
     {"saap-results", NEEDS_NOTHING, saap_results},
     {"saap-page", NEEDS_NOTHING, saap_page},
+    {"speculation-page", NEEDS_NOTHING, speculation_page},
     {"certified", NEEDS_NOTHING, certified},
     {"certified-page", NEEDS_NOTHING, certified_page},
     {"mutations", NEEDS_NOTHING, mutations},

@@ -3,6 +3,7 @@
 #include "engine/draft/draft.h"
 
 #include "base/clock.h"
+#include "base/number.h"
 #include "engine/draft/ngram_index.h"
 #include "engine/engine_internal.h"
 
@@ -301,7 +302,7 @@ void sl_drafter_describe(const sl_drafter *d, char *buf, size_t size) {
     const sl_draft_counts *c = &d->counts;
     double fixed, each;
     sl_draft_costs_line(&d->engine->draft_costs, &fixed, &each);
-    int n = snprintf(buf, size,
+    int n = sl_print(buf, size,
                      "drafts: %.2f tokens a pass; %llu of %llu drafts accepted; %llu passes with ngram, %llu with %s, "
                      "%llu without drafts; a pass of one row takes %.2f ms, a further row %.2f",
                      c->n_steps ? 1 + (double)c->n_accepted_tokens / (double)c->n_steps : 1,
@@ -309,6 +310,6 @@ void sl_drafter_describe(const sl_drafter *d, char *buf, size_t size) {
                      (unsigned long long)c->n_ngram_drafts, (unsigned long long)(c->n_drafts - c->n_ngram_drafts),
                      d->spec.of_model ? "model" : "self", (unsigned long long)(c->n_steps - c->n_drafts), fixed + each, each);
     for (int i = 0; i < d->spec.n_methods && n >= 0 && (size_t)n < size; i++)
-        n += snprintf(buf + n, size - n, ", a draft of %s %.2f", d->spec.attn[i],
+        n += sl_print(buf + n, size - n, ", a draft of %s %.2f", d->spec.attn[i],
                       sl_draft_costs_of_method(&d->engine->draft_costs, i));
 }

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Measures generations with drafts (--draft) against plain decoding, and writes results/speculation.md.
 
-    python3 scripts/measure/drafts.py measure [-m prose] [--contexts 1k,8k,32k] [--tokens 128] [--rounds 3] [-t 2]
+    python3 scripts/measure/drafts.py measure [-m prose] [--contexts 1k,8k,32k] [--tokens 128] [--rounds 3]
     python3 scripts/measure/drafts.py report
 
 measure appends rows to results/speculation/rows.jsonl. A prompt is the beginning of the pages of docs/. It is prefilled once, into a
-session file. Then plain decoding and each draft take turns, and the row has the median of the time of the decode steps. The text, the ids
-and the hash of the logits must be those of plain decoding.
+session file. Then plain decoding and each draft take turns, on one thread. A row has medians: the processor time of a token, which other
+programs on the machine disturb less than its duration, and the duration. Processor time is that of the whole command less that of a command
+that generates one token. The text, the ids and the hash of the logits must be those of plain decoding.
 
 quote: the prompt ends with a passage that occurred before, and greedy decoding goes on with it. fresh: the prompt ends within a new passage,
 and tokens are sampled at the temperature 0.8."""
@@ -15,6 +16,7 @@ import datetime
 import glob
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -58,12 +60,23 @@ def prompt_of(ids, kind, n):
     return ids[:n - PASSAGE] + ids[middle:middle + PASSAGE]
 
 
-def generate(args, kind, prompt, cache, draft):
+def processor_ms():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return 1e3 * (used.ru_utime + used.ru_stime)
+
+
+def generate(args, kind, prompt, cache, draft, n):
+    """The answer of n tokens, with the processor time of the command."""
     more = ["--draft", draft] if draft else []
-    out = json.loads(run(args, ["generate", "-m", args.model, "--device", "cpu", "-t", str(args.threads), "--ids", prompt, "-n",
-                                str(args.tokens), "--ignore-eos", "-o", "json", "--seed", "1", "-c", str(args.context), "--prompt-cache",
-                                cache, *KINDS[kind], *more]))
+    before = processor_ms()
+    out = json.loads(run(args, ["generate", "-m", args.model, "--device", "cpu", "-t", "1", "--ids", prompt, "-n", str(n), "--ignore-eos",
+                                "-o", "json", "--seed", "1", "-c", str(args.context), "--prompt-cache", cache, *KINDS[kind], *more]))
+    out["processor_ms"] = processor_ms() - before
     return out
+
+
+def median(runs, key):
+    return statistics.median(r[key] for r in runs)
 
 
 def same(own, plain):
@@ -77,20 +90,22 @@ def measure_one(args, ids, kind, n, out):
         prompt, cache = os.path.join(folder, "ids"), os.path.join(folder, "session")
         with open(prompt, "w", encoding="utf-8") as f:
             f.write(",".join(prompt_of(ids, kind, n)))
-        runs = {draft: [] for draft in [None, *DRAFTS]}
+        runs, starts = {draft: [] for draft in [None, *DRAFTS]}, []
+        generate(args, kind, prompt, cache, None, 1)  # makes the session file
         for _ in range(args.rounds):
+            starts.append(generate(args, kind, prompt, cache, None, 1))
             for draft, list_of in runs.items():
-                list_of.append(generate(args, kind, prompt, cache, draft))
-    plain = runs[None]
-    plain_ms = statistics.median(r["decode_ms"] for r in plain)
+                list_of.append(generate(args, kind, prompt, cache, draft, args.tokens))
+    plain, start = runs[None], median(starts, "processor_ms")
+    plain_ms = median(plain, "processor_ms") - start
     for draft, list_of in runs.items():
-        ms = statistics.median(r["decode_ms"] for r in list_of)
+        ms = median(list_of, "processor_ms") - start
         counts = [r.get("drafts") or {"steps": r["n_decode"], "drafted": 0, "accepted": 0} for r in list_of]
         steps, drafted, accepted = (sum(c[key] for c in counts) for key in ("steps", "drafted", "accepted"))
         row = {"date": datetime.date.today().isoformat(), "commit": args.commit, "device": args.device, "model": plain[0]["model"],
-               "kind": kind, "context": n, "tokens": args.tokens, "rounds": args.rounds, "threads": args.threads, "draft": draft or "none",
-               "token_ms": ms / args.tokens, "speedup": plain_ms / ms, "step_tokens": 1 + accepted / steps,
-               "acceptance": accepted / drafted if drafted else None, "same": all(same(r, plain[0]) for r in list_of)}
+               "kind": kind, "context": n, "tokens": args.tokens, "rounds": args.rounds, "draft": draft or "none",
+               "token_ms": ms / args.tokens, "wall_ms": median(list_of, "decode_ms") / args.tokens, "speedup": plain_ms / ms,
+               "step_tokens": 1 + accepted / steps, "acceptance": accepted / drafted if drafted else None, "same": all(same(r, plain[0]) for r in list_of)}
         out.write(json.dumps(row) + "\n")
         out.flush()
         print(json.dumps(row), file=sys.stderr)
@@ -98,7 +113,7 @@ def measure_one(args, ids, kind, n, out):
 
 def measure(args):
     ids = text_ids(args)
-    program = json.loads(run(args, ["bench", "draft", "-m", "tiny", "-r", "1", "-t", str(args.threads), "-o", "json"]))[0]
+    program = json.loads(run(args, ["bench", "draft", "-m", "tiny", "-r", "1", "-t", "1", "-o", "json"]))[0]
     args.commit, args.device = program["commit"], program["device"]
     os.makedirs(os.path.dirname(ROWS), exist_ok=True)
     with open(ROWS, "a", encoding="utf-8") as out:
@@ -115,30 +130,29 @@ def cell(x, form):
 
 
 def best(rows, kind):
-    """The row of `auto` with the greatest speedup in a kind of prompt."""
-    return max((r for r in rows if r["kind"] == kind and r["draft"] == "auto"), key=lambda r: r["speedup"])
+    """The greatest speedup in a kind of prompt, in words."""
+    r = max((r for r in rows if r["kind"] == kind and r["draft"] != "none"), key=lambda r: r["speedup"])
+    return f"{r['speedup']:.2f} times as fast (`{r['draft']}`, {r['model']}, {r['context']} tokens)"
 
 
 def report(args):
     with open(ROWS, encoding="utf-8") as f:
         rows = [json.loads(line) for line in f]
     n_same, n = sum(r["same"] for r in rows if r["draft"] != "none"), sum(r["draft"] != "none" for r in rows)
-    quote, fresh = best(rows, "quote"), best(rows, "fresh")
-    worst = min((r for r in rows if r["draft"] == "auto"), key=lambda r: r["speedup"])
-    answer = (f"{n_same} of {n} settings have the text, the ids and the logits of plain decoding. With `auto`, quotations are up to "
-              f"{quote['speedup']:.2f} times as fast ({quote['model']}, {quote['context']} tokens), fresh text up to {fresh['speedup']:.2f} "
-              f"times; the worst case is {worst['speedup']:.2f} times.")
+    worst = min((r for r in rows if r["draft"] == "ngram"), key=lambda r: r["speedup"])
+    answer = (f"{n_same} of {n} settings have the text, the ids and the logits of plain decoding. Quotations are up to "
+              f"{best(rows, 'quote')}, fresh text up to {best(rows, 'fresh')}; the least speedup of `ngram` is {worst['speedup']:.2f}.")
     devices = ", ".join(dict.fromkeys(r["device"] for r in rows))
     text = ["# Drafts: speed with the bits of plain decoding", "",
             sleigh_runs.head_lines(QUESTION, answer, [r["date"] for r in rows], [r["commit"] for r in rows],
                                    "`python3 scripts/measure/drafts.py measure`, for each model"), "",
             "`scripts/measure/drafts.py report` wrote this page from `results/speculation/rows.jsonl`. A quotation repeats a passage of the",
-            "prompt, with greedy decoding. Fresh text goes on behind the end of the prompt, at the temperature 0.8. ms: median time of a token",
-            "of the answer. speedup: against plain decoding, which took turns with the drafts. accepted: of the drafts. Other programs ran on",
-            f"the machine at the same time, so a speedup has an error of some percent. Device: {devices}.", ""]
+            "prompt, with greedy decoding. Fresh text goes on behind the end of the prompt, at the temperature 0.8. ms: median processor",
+            "time of a token of the answer, on one thread. speedup: against plain decoding, which took turns with the drafts. accepted: of the",
+            f"drafts. Other programs ran on the machine at the same time, so a speedup has an error of some percent. Device: {devices}.", ""]
     for model in dict.fromkeys(r["model"] for r in rows):
         own = [r for r in rows if r["model"] == model]
-        text += [f"## {model}, {own[0]['threads']} threads", "", "| prompt | context | drafts | ms / token | speedup | tokens / step | accepted |",
+        text += [f"## {model}", "", "| prompt | context | drafts | ms / token | speedup | tokens / step | accepted |",
                  "|---|---|---|---|---|---|---|"]
         text += [f"| {r['kind']} | {r['context']} | `{r['draft']}` | {r['token_ms']:.2f} | {r['speedup']:.2f} | {r['step_tokens']:.2f} | "
                  f"{cell(r['acceptance'], '{:.1%}')} |" for r in own] + [""]
@@ -155,7 +169,6 @@ def main():
     p.add_argument("--within", action="store_true", help="the answer ends at these contexts, for a model whose limit is one of them")
     p.add_argument("--tokens", type=int, default=128)
     p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("-t", "--threads", type=int, default=2)
     p.add_argument("-o", "--out", default=os.path.join(ROOT, "results", "speculation.md"))
     p.add_argument("--no-picture", action="store_true", help="without effect: the page has no picture")
     args = p.parse_args()

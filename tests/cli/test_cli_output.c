@@ -161,7 +161,8 @@ static void add_lines(names *list, const result *r) {
 // ---- the outputs ----
 
 static void generate(void) {
-    result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "-o", "json", "--logprobs", "1", "--display-prompt");
+    result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "-o", "json", "--logprobs", "1", "--display-prompt",
+                   "--draft", "ngram");
     names printed = keys_of(&r);
     check_fields("generate -o json", &printed);
 }
@@ -178,8 +179,10 @@ static void generate_lines(void) {
     result sparse =
         RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "--attn-prefill", "sample", "--prefill-check", "1");
     add_lines(&printed, &sparse);
+    result drafts = RUN("generate", "-m", tiny(), "-p", question, "-n", "2", "--draft", "ngram");
+    add_lines(&printed, &drafts);
     spill(in_tmp("prompts"), "The sky\n", 8);
-    result r = RUN("generate", "-m", tiny(), "--prompts", in_tmp("prompts"), "-n", "2");
+    result r = RUN("generate", "-m", tiny(), "--prompts", in_tmp("prompts"), "-n", "2", "--draft", "ngram");
     add_lines(&printed, &r);
     compare_names(title, &page, &printed);
 }
@@ -247,6 +250,18 @@ static void bench(void) {
     printed = keys_of(&json);
     check_fields("bench", &printed);
     check_columns("bench", &md);
+}
+
+#define DRAFT "bench", "draft", "-m", tiny(), "-d", "16", "-n", "2", "-r", "1", "--draft", "ngram"
+
+static void bench_draft(void) {
+    result json = RUN(DRAFT, "-o", "json"), csv = RUN(DRAFT, "-o", "csv"), jsonl = RUN(DRAFT, "-o", "jsonl"), md = RUN(DRAFT),
+           passes = RUN("bench", "draft", "-m", tiny(), "-d", "16", "-r", "1");
+    names printed = keys_of(&json);
+    check_fields("bench draft", &printed);
+    check_csv(&csv, &jsonl);
+    check_columns("bench draft", &md);
+    check_columns("bench draft", &passes);
 }
 
 #define ATTN "bench", "attn", "-b", "1", "-d", "512", "-r", "2", "--attn", "dense"
@@ -451,6 +466,7 @@ static const test_case cases[] = {
     {"inspect", NEEDS_NOTHING, inspect},
     {"methods", NEEDS_NOTHING, methods},
     {"bench", NEEDS_NOTHING, bench},
+    {"bench-draft", NEEDS_NOTHING, bench_draft},
     {"bench-attn", NEEDS_GPU, bench_attn},
     {"calibrate", NEEDS_NOTHING, calibrate},
     {"cliffs", NEEDS_NOTHING, cliffs},
