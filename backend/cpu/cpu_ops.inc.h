@@ -34,7 +34,7 @@ SIMD_INLINE float number_at(const sl_weight *w, sl_format format, size_t row, in
 // Adds the products of VW columns, from column i on, of n_out outputs and n_rows rows. Each vector of weights is loaded once
 // and used for all rows.
 CHECKED_BY_ROWS SIMD_INLINE void add_columns(sl_format format, const char *const row[4], const v_scale scale[4], const float *x,
-                                             int n, int i, int n_out, int n_rows, vf acc[4][8]) {
+                                             int n, int i, int n_out, int n_rows, vf acc[4][6]) {
     vf wv[4];
     for (int a = 0; a < n_out; a++) {
         wv[a] = sl_formats[format].has_scale ? v_load_scaled(row[a], format, (size_t)i, scale[a])
@@ -48,7 +48,7 @@ CHECKED_BY_ROWS SIMD_INLINE void add_columns(sl_format format, const char *const
 
 // Adds the products of columns [from, to). The columns belong to one group.
 CHECKED_BY_ROWS SIMD_INLINE void add_group(const sl_weight *w, sl_format format, const float *x, int o, int n_out, int n_rows,
-                                           int from, int to, vf acc[4][8]) {
+                                           int from, int to, vf acc[4][6]) {
     int n = w->n_cols, scaled = sl_formats[format].has_scale, i = from;
     const char *row[4];
     v_scale scale[4];
@@ -74,7 +74,7 @@ CHECKED_BY_ROWS SIMD_INLINE void add_group(const sl_weight *w, sl_format format,
 CHECKED_BY_ROWS SIMD_INLINE void linear_tile(const sl_weight *w, sl_format format, const float *x, int o, int n_out, int n_rows,
                                              int accumulate, float *out) {
     int n = w->n_cols, n_vec = n / VW * VW, step = sl_formats[format].has_scale ? w->group : n_vec;
-    vf acc[4][8];
+    vf acc[4][6];
     for (int a = 0; a < n_out; a++)
         for (int r = 0; r < n_rows; r++) acc[a][r] = v_set(0);
     for (int from = 0; from < n_vec; from += step)
@@ -91,31 +91,29 @@ CHECKED_BY_ROWS SIMD_INLINE void linear_tile(const sl_weight *w, sl_format forma
 
 #define TILES(N_OUT, N_ROWS)                                                                                                   \
     for (; o + (N_OUT) <= o_to; o += (N_OUT)) linear_tile(w, format, x, o, N_OUT, N_ROWS, accumulate, out)
+#define ROWS(N_ROWS)                                                                                                           \
+    case N_ROWS:                                                                                                               \
+        TILES(N_ROWS <= 2 || VW == 16 ? 4 : 2, N_ROWS);                                                                        \
+        TILES(1, N_ROWS);                                                                                                      \
+        break
 
+// The sums of a tile must fit into the registers: 32 with AVX-512, 16 otherwise.
 CHECKED_BY_ROWS SIMD_INLINE void linear_rows(const sl_weight *w, sl_format format, const float *x, int n_rows, int o_from,
                                              int o_to, int accumulate, float *out) {
-    while (n_rows > 0) { // 8, 4, 2 or 1 rows at a time
-        int o = o_from, n_now = n_rows >= 8 ? 8 : n_rows >= 4 ? 4 : n_rows >= 2 ? 2 : 1;
+    enum { MOST = 6 };
+    for (int n_now; n_rows > 0; n_rows -= n_now) { // in equal parts of at most 6 rows
+        int o = o_from, n_parts = (n_rows + MOST - 1) / MOST;
+        n_now = (n_rows + n_parts - 1) / n_parts;
         switch (n_now) {
-        case 8:
-            TILES(2, 8);
-            TILES(1, 8);
-            break;
-        case 4:
-            TILES(4, 4);
-            TILES(1, 4);
-            break;
-        case 2:
-            TILES(4, 2);
-            TILES(1, 2);
-            break;
-        default:
-            TILES(4, 1);
-            TILES(1, 1);
+            ROWS(1);
+            ROWS(2);
+            ROWS(3);
+            ROWS(4);
+            ROWS(5);
+            ROWS(6);
         }
         x += (size_t)n_now * w->n_cols;
         out += (size_t)n_now * w->n_rows;
-        n_rows -= n_now;
     }
 }
 

@@ -14,7 +14,8 @@
 enum {
     N_CLASSES = 5, // of n-grams, by the length of the common end
     N_SOURCES = N_CLASSES + SL_DRAFT_METHODS,
-    REST = 48, // passes without a draft until a source is tried again
+    REST = 48,     // passes without a draft until a source is tried again
+    SETTLED = 512, // passes of a generation beside which the first draft of a method is cheap
 };
 
 // The acceptance of one source: of the drafts that were compared, the share that was accepted. Older drafts count less.
@@ -131,6 +132,15 @@ static prospect best_number(prospect without, double accepted, double cost, int 
     return best;
 }
 
+// Whether method i may draft. A method may need page extras of the whole context, which takes as long as several passes. Where
+// there is another source, it waits until this is little beside the passes that were made.
+static int may_draft(const sl_drafter *d, int i, const sl_draft_job *job, int most) {
+    const sl_session *of_model = d->methods[i].session;
+    int is_alone = !d->spec.has_ngram || d->spec.least, is_measured = d->engine->draft_costs.method_ms[i] > 0;
+    if (of_model && job->session->kv.n_tokens + most > of_model->engine->n_ctx) return 0;
+    return is_alone || is_measured || d->counts.n_steps >= SETTLED;
+}
+
 // Chooses source and number of a job's drafts. Returns the number. *pass: before and after.
 static int choose(sl_drafter *d, const sl_draft_job *job, double each, prospect *pass) {
     const sl_draft_costs *costs = &d->engine->draft_costs;
@@ -150,8 +160,7 @@ static int choose(sl_drafter *d, const sl_draft_job *job, double each, prospect 
     }
     // A grammar allows the sampler the tokens of the next place only, so a method cannot draft the places behind it.
     for (int i = 0; i < d->spec.n_methods && !sl_sampler_allowed(job->sampler); i++) {
-        const sl_session *of_model = d->methods[i].session;
-        if (of_model && job->session->kv.n_tokens + most > of_model->engine->n_ctx) continue;
+        if (!may_draft(d, i, job, most)) continue;
         double cost = each + sl_draft_costs_of_method(costs, i);
         prospect with = best_number(*pass, share(d, N_CLASSES + i), cost, d->spec.least, most, &number);
         if (number && (!best || with.tokens * chosen.ms > chosen.tokens * with.ms))
@@ -191,7 +200,9 @@ static int leave(detour *t, const sl_draft_job *job, sl_error *err) {
     t->plan = sl_plan_share(s->own_plan);
     sl_session_use_plan(s, d->methods[d->source - N_CLASSES].plan);
     s->work = &t->ignored;
-    return 0;
+    int rc = sl_session_sync_state(s, err);
+    if (!rc) sl_session_build_extras(s); // here, so that the time of a step does not have it
+    return rc;
 }
 
 static void come_back(detour *t, const sl_draft_job *job) {

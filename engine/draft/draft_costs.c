@@ -16,7 +16,9 @@ void sl_draft_costs_pass(sl_draft_costs *c, int n_rows, double ms) {
 }
 
 void sl_draft_costs_method(sl_draft_costs *c, int which, double ms) {
-    double *mean = &c->method_ms[which];
+    double *mean = &c->method_ms[which], fixed, each;
+    sl_draft_costs_line(c, &fixed, &each);
+    if (*mean <= 0 && ms > fixed + each) ms = fixed + each; // the first step may have read memory that nobody used before
     if (*mean > 0 && ms > 2 * *mean) ms = 2 * *mean;
     *mean = *mean > 0 ? 0.9 * *mean + 0.1 * ms : ms;
 }
