@@ -321,6 +321,6 @@ void sl_drafter_describe(const sl_drafter *d, char *buf, size_t size) {
                      (unsigned long long)c->n_ngram_drafts, (unsigned long long)(c->n_drafts - c->n_ngram_drafts),
                      d->spec.of_model ? "model" : "self", (unsigned long long)(c->n_steps - c->n_drafts), fixed + each, each);
     for (int i = 0; i < d->spec.n_methods && n >= 0 && (size_t)n < size; i++)
-        n += sl_print(buf + n, size - n, ", a draft of %s %.2f", d->spec.attn[i],
-                      sl_draft_costs_of_method(&d->engine->draft_costs, i));
+        if (d->engine->draft_costs.method_ms[i] > 0)
+            n += sl_print(buf + n, size - n, ", a draft of %s %.2f", d->spec.attn[i], d->engine->draft_costs.method_ms[i]);
 }
