@@ -23,6 +23,8 @@ int sl_draft_read(const sl_engine *e, const char *draft, sl_draft_spec *out, sl_
     if (out->of_model && !e->draft)
         return sl_fail(err, SL_ERR_ARG, "{draft} %s: expected a draft model ({draft_model}), found none", draft);
     if (out->most <= e->n_draft) return 0;
+    if (e->device.backend->is_device)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "{draft} %s: not offered on a GPU yet; use {device} cpu", draft);
     return sl_fail(err, SL_ERR_ARG, "{draft} %s: most=%d: the engine takes at most %d (n_draft)", draft, out->most, e->n_draft);
 }
 
