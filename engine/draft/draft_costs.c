@@ -24,7 +24,7 @@ void sl_draft_costs_method(sl_draft_costs *c, int which, double ms) {
 }
 
 void sl_draft_costs_line(const sl_draft_costs *c, double *fixed, double *each) {
-    const double guess = 0.1; // of a row, relative to a pass of one row
+    const double guess = 0.3; // of a row, relative to a pass of one row: what rows cost on a CPU
     if (c->weight <= 0) {
         *fixed = 1, *each = guess;
         return;

@@ -13,7 +13,7 @@ typedef struct sl_draft_costs {              // of an engine; initialise with ze
 void sl_draft_costs_pass(sl_draft_costs *c, int n_rows, double ms);
 void sl_draft_costs_method(sl_draft_costs *c, int which, double ms);
 // The line: a pass of n rows takes *fixed + n *each milliseconds. Before the first pass *fixed is 1; before passes of different
-// sizes a row counts as a tenth of a pass of one row.
+// sizes a further row counts as 0.3 passes of one row.
 void sl_draft_costs_line(const sl_draft_costs *c, double *fixed, double *each);
 double sl_draft_costs_of_method(const sl_draft_costs *c, int which); // not measured yet: half of a pass of one row
 
