@@ -166,8 +166,8 @@ typedef struct sl_prefill_part {
     const int32_t *ids; // [n]
     int n;
 } sl_prefill_part;
-// 1: sl_prefill_together may be called: prefills are dense, and K and V lie in the memory of a device. (On the CPU a token's
-// place in a matrix product is its position, so a pass has the tokens of one session.)
+// 1: sl_prefill_together may be called: prefills are dense, and K and V lie in the memory of a device. (On the
+// CPU, attention of a prefill reads one sequence, and longer passes gain little.)
 int sl_prefill_joins(const sl_engine *e);
 // Appends the tokens of parts [n_parts], of different sessions of one engine, in one pass. Each session gets the logits of its
 // last token. The bits are those of one sl_prefill for each part. At most n_sequences parts, and prefill_chunk tokens in all.

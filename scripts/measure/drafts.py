@@ -2,12 +2,16 @@
 """Measures generations with drafts (--draft) against plain decoding, and writes results/speculation.md.
 
     python3 scripts/measure/drafts.py measure [-m prose] [--contexts 1k,8k,32k] [--tokens 128] [--rounds 3]
+    python3 scripts/measure/drafts.py bits [-m prose] [--prompts 300] [--tokens 48]
     python3 scripts/measure/drafts.py report
 
 measure appends rows to results/speculation/rows.jsonl. A prompt is the beginning of the pages of docs/. It is prefilled once, into a
 session file. Then plain decoding and each draft take turns, on one thread. A row has medians: the processor time of a token, which other
 programs on the machine disturb less than its duration, and the duration. Processor time is that of the whole command less that of a command
 that generates one token. The text, the ids and the hash of the logits must be those of plain decoding.
+
+bits appends rows to results/speculation/bits.jsonl: lines of docs/ are continued with each draft, greedily and at the temperature 1, alone and
+six at a time, and each answer is compared with plain decoding: text, ids, log-probabilities, hash of the logits, reason to stop.
 
 quote: the prompt ends with a passage that occurred before, and greedy decoding goes on with it. fresh: the prompt ends within a new passage,
 and tokens are sampled at the temperature 0.8."""
@@ -28,6 +32,8 @@ import sleigh_runs  # noqa: E402
 
 ROWS = os.path.join(ROOT, "results", "speculation", "rows.jsonl")
 DRAFTS = ["ngram", "self:attn=santa-is:S=32", "self:attn=santa-is:S=64", "self:attn=santa-is:S=128", "ngram+self", "auto"]
+BITS = os.path.join(ROOT, "results", "speculation", "bits.jsonl")
+BIT_DRAFTS = ["ngram:least=4", "self:least=4", "ngram+self:least=2", "auto"]
 KINDS = {"quote": ["--temp", "0"], "fresh": ["--temp", "0.8"]}
 PASSAGE = 96  # tokens of a passage that the end of a prompt repeats
 QUESTION = "How much faster are generations with drafts on a CPU, and do they keep every bit?"
@@ -111,10 +117,50 @@ def measure_one(args, ids, kind, n, out):
         print(json.dumps(row), file=sys.stderr)
 
 
+def program_of(args):
+    program = json.loads(run(args, ["bench", "draft", "-m", "tiny", "-r", "1", "-t", "1", "-o", "json"]))[0]
+    return program["commit"], program["device"]
+
+
+def lines_of_docs(n):
+    lines = []
+    for page in sorted(glob.glob(os.path.join(ROOT, "docs", "*.md"))):
+        with open(page, encoding="utf-8") as f:
+            lines += [line.rstrip("\n") for line in f if len(line) > 60]
+    if len(lines) < n:
+        sys.exit(f"{n} prompts: docs/ has only {len(lines)} lines")
+    return lines[::len(lines) // n][:n]
+
+
+def answers(args, prompts, temp, draft, parallel):
+    more = ["--draft", draft] if draft else []
+    out = run(args, ["generate", "-m", args.model, "--device", "cpu", "--prompts", prompts, "--parallel", str(parallel), "-n", str(args.tokens),
+                     "-c", "1024", "--temp", temp, "--seed", "1", "--logprobs", "2", *more])
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def bits(args):
+    commit, device = program_of(args)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as f:
+        f.write("\n".join(lines_of_docs(args.prompts)) + "\n")
+        f.flush()
+        for temp in ["0", "1"]:
+            plain = answers(args, f.name, temp, None, 1)
+            for draft in BIT_DRAFTS:
+                for parallel in [1, 6]:
+                    own = answers(args, f.name, temp, draft, parallel)
+                    n_same = sum(all(a[k] == b[k] for k in ("text", "ids", "logprobs", "logits", "stopped")) for a, b in zip(own, plain, strict=True))
+                    row = {"date": datetime.date.today().isoformat(), "commit": commit, "device": device, "model": args.name, "temp": float(temp),
+                           "draft": draft, "parallel": parallel, "prompts": len(plain), "same": n_same,
+                           "accepted": sum(a["drafts"]["accepted"] for a in own)}
+                    with open(BITS, "a", encoding="utf-8") as out:
+                        out.write(json.dumps(row) + "\n")
+                    print(json.dumps(row), file=sys.stderr)
+
+
 def measure(args):
     ids = text_ids(args)
-    program = json.loads(run(args, ["bench", "draft", "-m", "tiny", "-r", "1", "-t", "1", "-o", "json"]))[0]
-    args.commit, args.device = program["commit"], program["device"]
+    args.commit, args.device = program_of(args)
     os.makedirs(os.path.dirname(ROWS), exist_ok=True)
     with open(ROWS, "a", encoding="utf-8") as out:
         for n in [int(c[:-1]) * 1024 if c.endswith("k") else int(c) for c in args.contexts.split(",")]:
@@ -133,6 +179,16 @@ def best(rows, kind):
     """The greatest speedup in a kind of prompt, in words."""
     r = max((r for r in rows if r["kind"] == kind and r["draft"] != "none"), key=lambda r: r["speedup"])
     return f"{r['speedup']:.2f} times as fast (`{r['draft']}`, {r['model']}, {r['context']} tokens)"
+
+
+def bits_page():
+    with open(BITS, encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
+    text = ["## Equal bits", "",
+            "Lines of docs/ were continued with drafts (`scripts/measure/drafts.py bits`) and compared with plain decoding of each alone: text, ids,",
+            "log-probabilities, hash of the logits and reason to stop. accepted: drafts that became tokens.", "",
+            "| model | temperature | drafts | at a time | prompts | equal | accepted |", "|---|---|---|---|---|---|---|"]
+    return text + [f"| {r['model']} | {r['temp']:g} | `{r['draft']}` | {r['parallel']} | {r['prompts']} | {r['same']} | {r['accepted']} |" for r in rows]
 
 
 def report(args):
@@ -156,13 +212,14 @@ def report(args):
                  "|---|---|---|---|---|---|---|"]
         text += [f"| {r['kind']} | {r['context']} | `{r['draft']}` | {r['token_ms']:.2f} | {r['speedup']:.2f} | {r['step_tokens']:.2f} | "
                  f"{cell(r['acceptance'], '{:.1%}')} |" for r in own] + [""]
+    text += bits_page()
     with open(args.out, "w", encoding="utf-8") as f:
         f.write("\n".join(text).rstrip("\n") + "\n")
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("action", choices=["measure", "report"])
+    p.add_argument("action", choices=["measure", "bits", "report"])
     p.add_argument("--sleigh", default=os.path.join(ROOT, "build", "sleigh"))
     p.add_argument("-m", "--model", default="prose")
     p.add_argument("--contexts", default="1k,8k,32k", help="tokens of the prompt")
@@ -170,9 +227,10 @@ def main():
     p.add_argument("--tokens", type=int, default=128)
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("-o", "--out", default=os.path.join(ROOT, "results", "speculation.md"))
-    p.add_argument("--no-picture", action="store_true", help="without effect: the page has no picture")
+    p.add_argument("--prompts", type=int, default=300)
     args = p.parse_args()
-    measure(args) if args.action == "measure" else report(args)
+    args.name = os.path.basename(args.model).split(".")[0]
+    {"measure": measure, "bits": bits, "report": report}[args.action](args)
 
 
 if __name__ == "__main__":
