@@ -64,6 +64,19 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     return rc ? rc : sl_plan_set(e, plan, err);
 }
 
+static int check_drafts(const sl_engine *e, const sl_engine_options *o, sl_error *err) {
+    const int most_sequences = 1 << 20; // so that the rows of a step are an int
+    if (o->n_draft < 0 || o->n_draft > SL_MAX_DRAFT)
+        return sl_fail(err, SL_ERR_ARG, "n_draft %d: expected 0 to %d", o->n_draft, SL_MAX_DRAFT);
+    if (o->draft_model && !o->n_draft)
+        return sl_fail(err, SL_ERR_ARG, "{draft_model}: expected n_draft 1 to %d with it, found 0", SL_MAX_DRAFT);
+    if (o->n_draft && e->n_sequences > most_sequences)
+        return sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at most %d with {draft}", e->n_sequences, most_sequences);
+    if (o->n_draft && e->device.backend->is_device)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "{draft}: not offered on a GPU yet; use {device} cpu");
+    return 0;
+}
+
 // SL_ERR_ARG: a token of the draft model is not the token of the model that has the same id.
 static int check_vocabulary(const sl_model *model, const sl_model *draft, sl_error *err) {
     int n = model->config.n_vocab, rc = 0;
@@ -77,9 +90,8 @@ static int check_vocabulary(const sl_model *model, const sl_model *draft, sl_err
         rc = sl_token_bytes(model->tokenizer, id, &own, err);
         if (!rc) rc = sl_token_bytes(draft->tokenizer, id, &other, err);
         if (!rc && (own.n != other.n || (own.n && memcmp(own.data, other.data, own.n))))
-            rc = sl_fail(err, SL_ERR_ARG, "{draft_model} %s: token %d is \"%.*s\"; expected \"%.*s\", as in %s",
-                         sl_model_name(draft), id, (int)other.n, other.n ? other.data : "", (int)own.n, own.n ? own.data : "",
-                         sl_model_name(model));
+            rc = sl_fail(err, SL_ERR_ARG, "{draft_model} %s: token %d is another than in %s; expected the same vocabulary",
+                         sl_model_name(draft), id, sl_model_name(model));
     }
     sl_text_free(&own), sl_text_free(&other);
     return rc;
@@ -108,17 +120,13 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->process = getpid();
     e->geom = geometry(&model->config);
     e->n_sequences = options->n_sequences > 0 ? options->n_sequences : 1;
-    e->n_draft = options->n_draft;
-    e->n_step_rows = e->n_sequences * (1 + e->n_draft);
     e->seed = options->seed;
     e->cancel = options->cancel;
     e->log = options->log;
     e->n_threads = options->n_threads > 0 ? options->n_threads : sl_cpu_cores();
     int rc = sl_device_open(&e->device, options, err);
-    if (!rc && (e->n_draft < 0 || e->n_draft > SL_MAX_DRAFT))
-        rc = sl_fail(err, SL_ERR_ARG, "n_draft %d: expected 0 to %d", e->n_draft, SL_MAX_DRAFT);
-    if (!rc && e->device.backend->is_device && e->n_draft)
-        rc = sl_fail(err, SL_ERR_UNSUPPORTED, "{draft}: not offered on a GPU yet; use {device} cpu");
+    if (!rc) rc = check_drafts(e, options, err);
+    e->n_draft = rc ? 0 : options->n_draft;
     if (!rc && e->device.backend->is_device && sl_model_asks_integers(model))
         rc =
             sl_fail(err, SL_ERR_ARG, "{activations} %s: expected auto, float or fp8 on a GPU, which does not multiply integers",

@@ -58,7 +58,8 @@ int sl_engine_largest_ctx_with(const sl_model *model, const sl_engine_options *o
     if (rc) return rc;
     int chunk = d.backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
     if (chunk > model->config.n_ctx) chunk = model->config.n_ctx;
-    *n_ctx = largest_ctx(model, largest_cache(model, &d, n_sequences, chunk, n_sequences, 0), n_sequences);
+    int n_step_rows = n_sequences * (1 + o->n_draft), most = chunk > n_step_rows ? chunk : n_step_rows;
+    *n_ctx = largest_ctx(model, largest_cache(model, &d, n_step_rows, most, n_sequences, 0), n_sequences);
     if (d.backend->free) d.backend->free(d.backend);
     return 0;
 }
@@ -184,8 +185,9 @@ static sl_kv_room room_of(const sl_engine *e, const sl_engine_options *o) {
                         .gpu_most = o->kv_gpu_memory};
 }
 
-// Tokens of a prefill pass, and rows of the largest pass.
+// Tokens of a prefill pass, and rows of the largest step and of the largest pass.
 static void choose_rows(sl_engine *e, const sl_engine_options *o, int default_chunk) {
+    e->n_step_rows = e->n_sequences * (1 + e->n_draft);
     e->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : default_chunk;
     if (e->prefill_chunk > e->model->config.n_ctx) e->prefill_chunk = e->model->config.n_ctx;
     if (o->n_ctx > 0 && e->prefill_chunk > o->n_ctx && !o->prefill_chunk) e->prefill_chunk = o->n_ctx;
@@ -277,7 +279,6 @@ sl_kv_formats sl_engine_kv_formats(const sl_engine *e) {
 
 int sl_engine_largest_ctx_offloaded(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err) {
     sl_engine e = {.model = model, .n_sequences = o->n_sequences > 0 ? o->n_sequences : 1};
-    e.n_step_rows = e.n_sequences;
     const sl_config *c = &model->config;
     sl_attn_plan plan;
     sl_attn_spec spec;

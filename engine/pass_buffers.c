@@ -68,7 +68,7 @@ int sl_device_new_buffers(sl_device *d, int n_sequences, int n_step_rows, sl_err
     if (be->is_device) p->last_logits = be->alloc(be, p->logits_size);
     int ok = p->ranges && p->queries && p->logits_owner && p->logits && (p->last_logits || !be->is_device);
     if (ok && new_rows(d, p->max_rows)) return 0;
-    return sl_fail(err, SL_ERR_MEMORY, "a batch of %d sequences: out of memory", n_sequences);
+    return sl_fail(err, SL_ERR_MEMORY, "a batch of %d sequences, %d rows: out of memory", n_sequences, n_step_rows);
 }
 
 size_t sl_device_wide_bytes(const sl_device *d, const sl_config *c) {

@@ -17,7 +17,8 @@ static void set_range(const sl_prefill_part *part, int range, int first) {
     d->backend->upload(d->backend, d->pass.ids + first, part->ids, part->n * sizeof *part->ids);
 }
 
-// Prefills of n sessions write the last rows of the logits, because decode steps use the first ones.
+// Prefills of n sessions write the last of the first n_sequences rows of the logits, because decode steps use the first ones.
+// (Steps with drafts use further rows. Only a device keeps logits in these rows, and it has no drafts.)
 static float *prefill_logits_row(const sl_engine *e, int n) {
     return e->device.pass.logits + (size_t)(e->n_sequences - n) * e->model->config.n_vocab;
 }

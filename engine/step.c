@@ -216,6 +216,8 @@ static int check_rows(const sl_session *s, const int32_t *ids, int n, sl_error *
     if (s->kv.n_tokens % SL_PAGE + n > SL_PAGE)
         return sl_fail(err, SL_ERR_ARG, "a pass of %d rows after %d tokens: expected rows of one page of %d", n, s->kv.n_tokens,
                        SL_PAGE);
+    if (n > 1 && e->observation.observer.fn)
+        return sl_fail(err, SL_ERR_ARG, "a pass of %d rows: an observer sees single steps only", n);
     int rc = sl_check_ids(e, ids, n, err);
     return rc || n == 1 ? rc : sl_draft_check_state(e, &sl_session_plan(s)->methods, err);
 }

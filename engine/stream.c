@@ -1,4 +1,4 @@
-// engine/stream.c - sl_stream: one generation of text. Streams advance together, one token at a time.
+// engine/stream.c - sl_stream: one generation of text. Streams advance together, by a token, or by several with drafts.
 #include "engine/stream.h"
 #include "base/clock.h"
 #include "engine/draft/draft.h"
@@ -427,10 +427,10 @@ static int take_drafts(sl_stream *s, const sl_draft_job *job, sl_error *err) {
     int rc = 0, n_compared = 0, n_accepted = 0;
     while (!rc && s->is_running && n_accepted + 1 < job->n) {
         int32_t id;
-        rc = keep_logprobs(s, err);
-        if (!rc) rc = sl_sample_claimed(&s->session, 1, &s->sampler, &id, err);
+        // After an error the stream keeps what it has. Its next step reports the error, before any stream changes.
+        if (keep_logprobs(s, NULL) || sl_sample_claimed(&s->session, 1, &s->sampler, &id, NULL)) break;
         n_compared++;
-        if (rc || id != job->ids[n_accepted + 1]) break;
+        if (id != job->ids[n_accepted + 1]) break;
         n_accepted++;
         if (!sl_model_is_eos(model_of(s), id)) sl_run_take(&run, n_accepted);
         rc = take_token(s, id, 0, SL_STOP_LENGTH, err);

@@ -17,8 +17,8 @@ typedef struct sl_batch sl_batch;
 // ---- the input of one pass: a chunk of a prefill, or a decode step ----
 
 // Consecutive rows of one session within a pass. A chunk of a prefill is one range of many rows. A decode step is a range for
-// each session: of its next token, and of the drafts that follow. On a device, a pass of a dense prefill may have ranges of several sessions. The engine makes no
-// pass of both kinds.
+// each session: of its next token, and of the drafts that follow. On a device, a pass of a dense prefill may have ranges of
+// several sessions. The engine makes no pass of both kinds.
 typedef struct sl_row_range {
     struct sl_session *session; // only the engine reads it
     int first, n_rows;          // rows [first, first + n_rows) of the batch

@@ -595,7 +595,7 @@ SIMD_INLINE void gather_format(sl_format f, const sl_kv_row *v, const float *coe
     }
 }
 
-static void gather(sl_format format, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out){
+static void gather(sl_format format, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out) {
 #define CALL(f) gather_format(f, v, coef, n, head_dim, out)
     BY_FORMAT(format, CALL)
 #undef CALL
@@ -616,15 +616,15 @@ SIMD_INLINE void widen_transposed_format(sl_format f, sl_kv_run src, int n_rows,
     for (int d = 0; d < head_dim; d++) memset(dst + (size_t)d * SL_TILE + j, 0, (size_t)(SL_TILE - j) * sizeof *dst);
 }
 
-static void widen_transposed(sl_kv_run src, int n_rows, int head_dim, float *dst){
+static void widen_transposed(sl_kv_run src, int n_rows, int head_dim, float *dst) {
 #define CALL(f) widen_transposed_format(f, src, n_rows, head_dim, dst)
     BY_FORMAT(src.format, CALL)
 #undef CALL
 }
 
 // 8 rows by n_vec vectors of c, summed over k in order.
-CHECKED_BY_ROWS SIMD_INLINE
-    void gemm_tile(const float *a, int lda, const float *b, int ldb, int n_vec, int k, int accumulate, float *c, int ldc) {
+CHECKED_BY_ROWS SIMD_INLINE void gemm_tile(const float *a, int lda, const float *b, int ldb, int n_vec, int k, int accumulate,
+                                           float *c, int ldc) {
     vf acc[SL_GEMM_ROWS][2];
     for (int r = 0; r < SL_GEMM_ROWS; r++)
         for (int v = 0; v < n_vec; v++) acc[r][v] = accumulate ? v_load(c + (size_t)r * ldc + v * VW) : v_set(0);

@@ -10,6 +10,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { RUN_HEADS = 32 }; // query heads of a run: its frame is then smaller than the frame of a whole group
+
 // Queries [first, first + n) that follow each other in one sequence.
 typedef struct query_run {
     int first, n;
@@ -64,12 +66,12 @@ static void softmax_chunk(const sl_group *g, const sl_proposal *propose, int chu
 
 // The same for the groups [n] of one KV head of queries that follow each other in a sequence, with exact scores. Each query
 // sees its own rows. partials: [n]
-static void softmax_chunk_of_run(const sl_group *const *groups, int n, int chunk, float *const *partials) {
+__attribute__((noinline)) static void softmax_chunk_of_run(const sl_group *const *groups, int n, int chunk,
+                                                           float *const *partials) {
     const sl_group *newest = groups[n - 1];
     const int dim = newest->head_dim, of_one = newest->n, heads = n * of_one;
     int pages = sl_kv_pages_of(newest->kv->n_kv), first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
-    float score[SL_MAX_GROUP * SL_CHUNK], q[SL_MAX_GROUP * SL_QUANT_DIM], o[SL_MAX_GROUP * SL_QUANT_DIM];
-    float m[SL_MAX_GROUP], l[SL_MAX_GROUP];
+    float score[RUN_HEADS * SL_CHUNK], q[RUN_HEADS * SL_QUANT_DIM], o[RUN_HEADS * SL_QUANT_DIM], m[RUN_HEADS], l[RUN_HEADS];
     sl_group all = *newest;
     all.q = q, all.n = heads;
     for (int i = 0; i < n; i++) memcpy(q + (size_t)i * of_one * dim, groups[i]->q, (size_t)of_one * dim * sizeof *q);
@@ -178,8 +180,8 @@ static void run_chunk(void *ctx, size_t task, int thread) {
     const call *c = ctx;
     int n_kv_heads = c->a->geom->n_kv_heads, chunk = (int)(task % c->n_chunks), h = (int)(task / c->n_chunks % n_kv_heads);
     const query_run *run = &c->runs[task / c->n_chunks / n_kv_heads];
-    const sl_group *groups[SL_MAX_GROUP];
-    float *partials[SL_MAX_GROUP];
+    const sl_group *groups[RUN_HEADS];
+    float *partials[RUN_HEADS];
     int n = 0;
     for (int i = 0; i < run->n; i++) {
         size_t pair = (size_t)(run->first + i) * n_kv_heads + h;
@@ -196,7 +198,8 @@ static void run_chunk(void *ctx, size_t task, int thread) {
 // Splits the queries into runs. Only exact scores are computed for several queries at once.
 static int split(const call *c, query_run *runs) {
     const sl_attn_query *seqs = c->a->seqs;
-    int n = 0, most = c->propose == &sl_propose_exact ? SL_MAX_GROUP / c->group : 1;
+    int n = 0, most = 1;
+    if (c->propose == &sl_propose_exact && c->group < RUN_HEADS) most = RUN_HEADS / c->group;
     for (int i = 0; i < c->a->n_seqs; i++) {
         int follows = i && seqs[i].kv.pages == seqs[i - 1].kv.pages && seqs[i].kv.n_kv == seqs[i - 1].kv.n_kv + 1;
         if (follows && runs[n - 1].n < most)

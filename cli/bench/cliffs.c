@@ -69,7 +69,7 @@ static int time_cell(turn *t, cli_cliff_cell x, sl_error *err) {
     cli_progress_update(&t->bar, t->n_done++, t->n_all);
     int rc = t->clock->time(t->clock->ctx, &c->methods.specs[x.method], c->n_seqs.at[x.seqs], c->n_kv.at[x.rows], &us, err);
     if (!rc) *least = fmin(*least, us); // fmin drops NaN
-    c->n_timed++;
+    c->n_timed += !isnan(us);
     return rc;
 }
 

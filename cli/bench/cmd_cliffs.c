@@ -208,8 +208,8 @@ static void find_limits(const cli_cliffs *c, int *n_pages, int *n_seqs) {
     *n_pages = *n_seqs = 1;
     for (int i = 0; i < c->n_seqs.n; i++)
         for (int j = 0; j < c->n_kv.n; j++) {
-            int n = c->n_seqs.at[i], pages = n * sl_kv_pages_of(c->n_kv.at[j]);
             if (!cli_cliffs_fits(c, i, j)) continue;
+            int n = c->n_seqs.at[i], pages = n * sl_kv_pages_of(c->n_kv.at[j]);
             if (pages > *n_pages) *n_pages = pages;
             if (n > *n_seqs) *n_seqs = n;
         }

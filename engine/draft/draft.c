@@ -3,6 +3,7 @@
 #include "engine/draft/draft.h"
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/number.h"
 #include "engine/draft/ngram_index.h"
 #include "engine/engine_internal.h"
@@ -25,6 +26,7 @@ typedef struct acceptance {
 
 // Decode steps that draft: of the session itself with another plan (`self`), or of a session of the draft model (`model`).
 typedef struct drafting {
+    uint64_t key;        // of sl_draft_costs
     sl_plan *plan;       // NULL: none
     sl_session *session; // of the draft model; NULL: `self`
 } drafting;
@@ -37,7 +39,9 @@ struct sl_drafter {
     float *logits;                      // [n_vocab] of the session while `self` decodes
     acceptance acceptance[N_SOURCES];
     sl_draft_counts counts;
-    int n_idle; // passes since the last draft
+    uint32_t checked; // number of the session's plan that was checked last
+    int is_exact;     // 1: its methods keep no state from step to step
+    int n_idle;       // passes since the last draft
     // ---- the pass that runs ----
     int source; // of the drafts
     int next;   // ngram: the place that is copied
@@ -45,13 +49,27 @@ struct sl_drafter {
 
 // ---- life ----
 
+static sl_engine *drafting_engine(const sl_drafter *d) {
+    return d->spec.of_model ? d->engine->draft : d->engine;
+}
+
 static int open_method(sl_drafter *d, int which, sl_error *err) {
     drafting *m = &d->methods[which];
-    sl_engine *e = d->spec.of_model ? d->engine->draft : d->engine;
+    sl_engine *e = drafting_engine(d);
     int rc = sl_plan_parse(e, d->spec.attn[which], &m->plan, err);
+    m->key = sl_fnv1a(d->spec.of_model ? 1 : SL_FNV1A_START, d->spec.attn[which], strlen(d->spec.attn[which]));
     if (rc || !d->spec.of_model) return rc ? rc : sl_draft_check_state(e, &m->plan->methods, err);
     rc = sl_session_new(e, 0, &m->session, err);
     if (!rc) sl_session_use_plan(m->session, m->plan);
+    return rc;
+}
+
+static int open_methods(sl_drafter *d, sl_error *err) {
+    // sl_plan_parse claims the engine that it changes. Only calls of the main engine use the engine of the draft model.
+    int rc = d->spec.of_model ? sl_engine_claim(d->engine, err) : 0;
+    if (rc) return rc;
+    for (int i = 0; !rc && i < d->spec.n_methods; i++) rc = open_method(d, i, err);
+    if (d->spec.of_model) sl_engine_release(d->engine);
     return rc;
 }
 
@@ -62,10 +80,10 @@ int sl_drafter_new(sl_engine *e, const char *draft, sl_drafter **out, sl_error *
     sl_drafter *d = calloc(1, sizeof *d);
     if (!d) return sl_fail(err, SL_ERR_MEMORY, "{draft}: out of memory");
     d->engine = e, d->spec = spec;
-    d->logits = malloc(e->model->config.n_vocab * sizeof *d->logits);
-    if (!d->logits) rc = sl_fail(err, SL_ERR_MEMORY, "{draft}: out of memory");
+    if (spec.n_methods && !spec.of_model && !(d->logits = malloc(e->model->config.n_vocab * sizeof *d->logits)))
+        rc = sl_fail(err, SL_ERR_MEMORY, "{draft}: out of memory");
     if (!rc && spec.has_ngram) rc = sl_ngram_init(&d->index, spec.min, spec.max, e->n_ctx + 1, err);
-    for (int i = 0; !rc && i < spec.n_methods; i++) rc = open_method(d, i, err);
+    if (!rc) rc = open_methods(d, err);
     if (rc) {
         sl_drafter_free(d);
         return rc;
@@ -80,7 +98,7 @@ void sl_drafter_free(sl_drafter *d) {
     if (!d) return;
     for (int i = 0; i < SL_DRAFT_METHODS; i++) {
         drafting *m = &d->methods[i];
-        sl_plan_drop(m->session ? m->session->engine : d->engine, m->plan);
+        sl_plan_drop(drafting_engine(d), m->plan);
         sl_session_free(m->session);
     }
     sl_ngram_free(&d->index);
@@ -92,6 +110,7 @@ int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err) {
     int rc = sl_draft_check_state(d->engine, &sl_session_plan(session)->methods, err);
     if (rc) return rc;
     d->counts = (sl_draft_counts){0}, d->n_idle = 0;
+    d->checked = sl_session_plan(session)->number, d->is_exact = 1;
     for (int i = 0; i < d->spec.n_methods; i++) {
         sl_session *s = d->methods[i].session;
         if (s) s->sequence = session->sequence, s->seed = session->seed;
@@ -136,18 +155,33 @@ static prospect best_number(prospect without, double accepted, double cost, int 
 // there is another source, it waits until this is little beside the passes that were made.
 static int may_draft(const sl_drafter *d, int i, const sl_draft_job *job, int most) {
     const sl_session *of_model = d->methods[i].session;
-    int is_alone = !d->spec.has_ngram || d->spec.least, is_measured = d->engine->draft_costs.method_ms[i] > 0;
+    int is_alone = !d->spec.has_ngram || d->spec.least,
+        is_measured = sl_draft_costs_of_method(&d->engine->draft_costs, d->methods[i].key) > 0;
     if (of_model && job->session->kv.n_tokens + most > of_model->engine->n_ctx) return 0;
     return is_alone || is_measured || d->counts.n_steps >= SETTLED;
 }
 
+// A session without a plan of its own follows the engine's, which may have changed.
+static int is_exact(sl_drafter *d, const sl_session *s) {
+    const sl_plan *plan = sl_session_plan(s);
+    if (plan->number != d->checked) d->is_exact = !sl_draft_check_state(d->engine, &plan->methods, NULL);
+    d->checked = plan->number;
+    return d->is_exact;
+}
+
+// Milliseconds of a draft of method i. Before the first one: half of a pass of one row.
+static double cost_of(const sl_drafter *d, int i) {
+    double fixed, each, ms = sl_draft_costs_of_method(&d->engine->draft_costs, d->methods[i].key);
+    sl_draft_costs_line(&d->engine->draft_costs, &fixed, &each);
+    return ms > 0 ? ms : (fixed + each) / 2;
+}
+
 // Chooses source and number of a job's drafts. Returns the number. *pass: before and after.
 static int choose(sl_drafter *d, const sl_draft_job *job, double each, prospect *pass) {
-    const sl_draft_costs *costs = &d->engine->draft_costs;
     int most = job->most < d->spec.most ? job->most : d->spec.most, best = 0, number, rest = -1;
     int in_page = SL_PAGE - 1 - job->session->kv.n_tokens % SL_PAGE; // all rows lie in the page of the first
     if (most > in_page) most = in_page;
-    if (most <= 0) return 0;
+    if (most <= 0 || !is_exact(d, job->session)) return 0;
     prospect chosen = *pass;
     if (d->spec.has_ngram) {
         sl_ngram_sync(&d->index, job->session->ids, job->session->kv.n_tokens);
@@ -161,7 +195,7 @@ static int choose(sl_drafter *d, const sl_draft_job *job, double each, prospect 
     // A grammar allows the sampler the tokens of the next place only, so a method cannot draft the places behind it.
     for (int i = 0; i < d->spec.n_methods && !sl_sampler_allowed(job->sampler); i++) {
         if (!may_draft(d, i, job, most)) continue;
-        double cost = each + sl_draft_costs_of_method(costs, i);
+        double cost = each + cost_of(d, i);
         prospect with = best_number(*pass, share(d, N_CLASSES + i), cost, d->spec.least, most, &number);
         if (number && (!best || with.tokens * chosen.ms > chosen.tokens * with.ms))
             chosen = with, best = number, d->source = N_CLASSES + i;
@@ -187,22 +221,29 @@ typedef struct detour {
     int n_tokens, n_history; // of the session, and of the sampler
 } detour;
 
-// Prepares the session that drafts: it has the rows of the job's session, and its plan drafts.
+// Brings the session of the draft model closer to the session, by at most one chunk, because the other sessions of the batch
+// wait meanwhile. Returns 1 when it has all its rows, 0 when it lacks some.
+static int catch_up(sl_session *drafts, const sl_session *s, sl_error *err) {
+    int n = sl_session_common(drafts, s->ids, s->kv.n_tokens), lacking = s->kv.n_tokens - n;
+    int m = lacking < drafts->engine->prefill_chunk ? lacking : drafts->engine->prefill_chunk;
+    int rc = sl_session_truncate(drafts, n, err);
+    if (!rc && m) rc = sl_prefill_claimed(drafts, s->ids + n, m, NULL, err);
+    return rc ? rc : m == lacking;
+}
+
+// Prepares the session that drafts: it has the rows of the job's session, and its plan drafts. Returns 1; 0: it is not ready.
 static int leave(detour *t, const sl_draft_job *job, sl_error *err) {
     sl_drafter *d = job->drafter;
     sl_session *s = job->session, *drafts = drafting_session(job);
     *t = (detour){NULL, s->work, {0}, s->kv.n_tokens, sl_sampler_n_tokens(job->sampler)};
-    if (drafts != s) {
-        int n = sl_session_common(drafts, s->ids, s->kv.n_tokens), rc = sl_session_truncate(drafts, n, err);
-        return rc || n == s->kv.n_tokens ? rc : sl_prefill_claimed(drafts, s->ids + n, s->kv.n_tokens - n, NULL, err);
-    }
+    if (drafts != s) return catch_up(drafts, s, err);
     memcpy(d->logits, sl_session_last_logits(s), d->engine->model->config.n_vocab * sizeof *d->logits);
     t->plan = sl_plan_share(s->own_plan);
     sl_session_use_plan(s, d->methods[d->source - N_CLASSES].plan);
     s->work = &t->ignored;
     int rc = sl_session_sync_state(s, err);
-    if (!rc) sl_session_build_extras(s); // here, so that the time of a step does not have it
-    return rc;
+    if (!rc) sl_session_build_extras(s); // here, so that the time of a draft does not have it
+    return rc ? rc : 1;
 }
 
 static void come_back(detour *t, const sl_draft_job *job) {
@@ -213,7 +254,7 @@ static void come_back(detour *t, const sl_draft_job *job) {
     sl_session_use_plan(s, t->plan);
     sl_plan_drop(d->engine, t->plan);
     s->work = t->work;
-    s->kv.n_tokens = t->n_tokens;
+    sl_kv_truncate(&d->engine->device.pool, &s->kv, t->n_tokens);
     memcpy(s->logits, d->logits, d->engine->model->config.n_vocab * sizeof *d->logits);
 }
 
@@ -227,38 +268,60 @@ static int method_step(sl_draft_job *const *jobs, int n, int i, sl_error *err) {
         sessions[j] = drafting_session(jobs[j]), samplers[j] = jobs[j]->sampler;
         runs[j] = (sl_run){.session = sessions[j], .ids = &jobs[j]->ids[i], .n = 1};
     }
-    double start = sl_now_ms();
     int rc = sl_decode_runs_claimed(runs, n, err);
-    double ms = (sl_now_ms() - start) / n;
     for (int j = 0; !rc && j < n; j++) rc = sl_sampler_accept(samplers[j], jobs[j]->ids[i], err);
     if (!rc) rc = sl_sample_claimed(sessions, n, samplers, ids, err);
-    for (int j = 0; !rc && j < n; j++) {
-        sl_drafter *d = jobs[j]->drafter;
-        sl_draft_costs_method(&d->engine->draft_costs, d->source - N_CLASSES, ms);
-        jobs[j]->ids[jobs[j]->n++] = ids[j];
+    for (int j = 0; !rc && j < n; j++) jobs[j]->ids[jobs[j]->n++] = ids[j];
+    return rc;
+}
+
+// All steps of the jobs [n]. wanted: of each job of the pass, whose first is `first`.
+static int method_steps(sl_draft_job *const *mine, int n, const sl_draft_job *first, const int *wanted, sl_error *err) {
+    sl_draft_job *now[n];
+    int rc = 0;
+    for (int i = 0, n_now = 1; !rc && n_now; i++) {
+        n_now = 0;
+        for (int j = 0; j < n; j++) {
+            int last = mine[j]->ids[mine[j]->n - 1], has_ended = i && sl_model_is_eos(mine[j]->session->engine->model, last);
+            if (wanted[mine[j] - first] > i && !has_ended) now[n_now++] = mine[j];
+        }
+        if (n_now) rc = method_step(now, n_now, i, err);
     }
     return rc;
 }
 
-// wanted: [n] drafts of the jobs. Fills ids of the jobs whose drafts come from a method: of the draft model, or of `self`.
+// The time is shared by all drafts of the pass, also if their methods differ.
+static void add_cost(sl_draft_job *const *mine, int n, double ms) {
+    int n_drafts = 0;
+    for (int j = 0; j < n; j++) n_drafts += mine[j]->n - 1;
+    for (int j = 0; j < n; j++) {
+        sl_drafter *d = mine[j]->drafter;
+        if (mine[j]->n > 1)
+            sl_draft_costs_method(&d->engine->draft_costs, d->methods[d->source - N_CLASSES].key, ms / n_drafts);
+    }
+}
+
+// wanted: [n] drafts of the jobs. Fills ids of the jobs whose drafts come from a method: of the draft model, or of `self`. What
+// goes wrong there, a lack of memory or logits that are not finite, only ends the drafts: the pass needs neither.
 static int draft_by_method(sl_draft_job *jobs, int n, const int *wanted, int of_model, sl_error *err) {
     detour detours[n];
-    sl_draft_job *mine[n], *now[n];
-    int n_mine = 0, n_left = 0, rc = 0;
-    for (int j = 0; j < n; j++)
-        if (wanted[j] && jobs[j].drafter->source >= N_CLASSES && (drafting_session(&jobs[j]) != jobs[j].session) == of_model)
-            mine[n_mine++] = &jobs[j];
-    for (; !rc && n_left < n_mine; n_left++) rc = leave(&detours[n_left], mine[n_left], err);
-    for (int i = 0, n_now = 1; !rc && n_now; i++) {
-        n_now = 0;
-        for (int j = 0; j < n_mine; j++) {
-            int last = mine[j]->ids[mine[j]->n - 1], has_ended = i && sl_model_is_eos(mine[j]->session->engine->model, last);
-            if (wanted[mine[j] - jobs] > i && !has_ended) now[n_now++] = mine[j];
-        }
-        if (n_now) rc = method_step(now, n_now, i, err);
+    sl_draft_job *mine[n];
+    int n_mine = 0, rc = 0;
+    double start = sl_now_ms();
+    const sl_attn_stats before = jobs[0].session->engine->stats;
+    for (int j = 0; rc >= 0 && j < n; j++) {
+        int is_mine = wanted[j] && jobs[j].drafter->source >= N_CLASSES;
+        if (!is_mine || (drafting_session(&jobs[j]) != jobs[j].session) != of_model) continue;
+        rc = leave(&detours[n_mine], &jobs[j], err);
+        if (rc || !of_model) mine[n_mine++] = &jobs[j]; // else the session of the draft model is not ready
     }
-    for (int j = 0; j < n_left; j++) come_back(&detours[j], mine[j]);
-    return rc == SL_ERR_NOT_FINITE ? 0 : rc; // the pass will say whether the model's own logits are finite
+    if (!of_model) start = sl_now_ms(); // without page extras, which are made once
+    if (!n_mine) return rc == SL_ERR_CANCELLED ? rc : 0;
+    if (rc >= 0) rc = method_steps(mine, n_mine, jobs, wanted, err);
+    if (!rc) add_cost(mine, n_mine, sl_now_ms() - start);
+    for (int j = 0; j < n_mine; j++) come_back(&detours[j], mine[j]);
+    jobs[0].session->engine->stats = before;
+    return rc == SL_ERR_CANCELLED ? rc : 0;
 }
 
 int sl_drafts_make(sl_draft_job *jobs, int n, sl_error *err) {
@@ -321,6 +384,6 @@ void sl_drafter_describe(const sl_drafter *d, char *buf, size_t size) {
                      (unsigned long long)c->n_ngram_drafts, (unsigned long long)(c->n_drafts - c->n_ngram_drafts),
                      d->spec.of_model ? "model" : "self", (unsigned long long)(c->n_steps - c->n_drafts), fixed + each, each);
     for (int i = 0; i < d->spec.n_methods && n >= 0 && (size_t)n < size; i++)
-        if (d->engine->draft_costs.method_ms[i] > 0)
-            n += sl_print(buf + n, size - n, ", a draft of %s %.2f", d->spec.attn[i], d->engine->draft_costs.method_ms[i]);
+        if (sl_draft_costs_of_method(&d->engine->draft_costs, d->methods[i].key) > 0)
+            n += sl_print(buf + n, size - n, ", a draft of %s %.2f", d->spec.attn[i], cost_of(d, i));
 }

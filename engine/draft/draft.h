@@ -47,8 +47,8 @@ typedef struct sl_draft_job {
     int row;                       // set by the pass: sl_run.row
 } sl_draft_job;
 
-// Makes the drafts of the jobs of one pass. The sessions and samplers are as before, after an error too. Allocates nothing. The
-// caller has claimed the engine. Errors of sl_decode.
+// Makes the drafts of the jobs of one pass. The sessions and samplers are as before, after an error too. Allocates nothing,
+// except for the page tables of sessions of the draft model. The caller has claimed the engine. SL_ERR_CANCELLED
 int sl_drafts_make(sl_draft_job *jobs, int n, sl_error *err);
 void sl_drafts_passed(const sl_draft_job *jobs, int n, double ms); // after the pass over the jobs' ids: its duration
 // How many drafts of the job were compared with sampled tokens, and how many of these were accepted.

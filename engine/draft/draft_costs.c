@@ -1,6 +1,8 @@
 // engine/draft/draft_costs.c - durations of passes.
 #include "engine/draft/draft_costs.h"
 
+#include <stddef.h>
+
 #define FORGET 0.98 // the weight of a pass falls by this factor with each later pass
 
 void sl_draft_costs_pass(sl_draft_costs *c, int n_rows, double ms) {
@@ -15,12 +17,23 @@ void sl_draft_costs_pass(sl_draft_costs *c, int n_rows, double ms) {
     c->rows_ms = c->rows_ms * FORGET + n_rows * ms;
 }
 
-void sl_draft_costs_method(sl_draft_costs *c, int which, double ms) {
-    double *mean = &c->method_ms[which], fixed, each;
+static double *entry(const sl_draft_costs *c, uint64_t key) {
+    for (int i = 0; i < SL_DRAFT_COSTS; i++)
+        if (c->method[i].key == key) return (double *)&c->method[i].ms;
+    return NULL;
+}
+
+void sl_draft_costs_method(sl_draft_costs *c, uint64_t key, double ms) {
+    double *mean = entry(c, key), fixed, each;
+    if (mean) {
+        if (ms > 2 * *mean) ms = 2 * *mean;
+        *mean = 0.9 * *mean + 0.1 * ms;
+        return;
+    }
     sl_draft_costs_line(c, &fixed, &each);
-    if (*mean <= 0 && ms > fixed + each) ms = fixed + each; // the first step may have read memory that nobody used before
-    if (*mean > 0 && ms > 2 * *mean) ms = 2 * *mean;
-    *mean = *mean > 0 ? 0.9 * *mean + 0.1 * ms : ms;
+    if (ms > fixed + each) ms = fixed + each; // the first draft may have read memory that nobody used before
+    c->method[c->next].key = key, c->method[c->next].ms = ms;
+    c->next = (c->next + 1) % SL_DRAFT_COSTS;
 }
 
 void sl_draft_costs_line(const sl_draft_costs *c, double *fixed, double *each) {
@@ -37,8 +50,7 @@ void sl_draft_costs_line(const sl_draft_costs *c, double *fixed, double *each) {
     *fixed = ms - *each * rows;
 }
 
-double sl_draft_costs_of_method(const sl_draft_costs *c, int which) {
-    double fixed, each;
-    sl_draft_costs_line(c, &fixed, &each);
-    return c->method_ms[which] > 0 ? c->method_ms[which] : (fixed + each) / 2;
+double sl_draft_costs_of_method(const sl_draft_costs *c, uint64_t key) {
+    const double *ms = entry(c, key);
+    return ms ? *ms : 0;
 }

@@ -1,6 +1,7 @@
 // engine/draft/draft_spec.c - reads the words of {draft}.
 #include "engine/draft/draft_spec.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@ static int take_number(const char **at, const char *name, int least, int most, i
     if (strncmp(*at, name, n) || (*at)[n] != '=') return 0;
     char *end;
     long x = strtol(*at + n + 1, &end, 10);
-    *is_bad |= end == *at + n + 1 || (*end && *end != ':' && *end != '+') || x < least || x > most;
+    *is_bad |= !isdigit((unsigned char)(*at)[n + 1]) || (*end && *end != ':' && *end != '+') || x < least || x > most;
     *out = (int)x;
     *at = end + (*end == ':');
     return 1;
@@ -37,7 +38,7 @@ static int read_numbers(const char **at, sl_draft_spec *out) {
 static const char *after_word(const char *text, const char *word) { // NULL: the text does not begin with the word
     size_t n = strlen(word);
     if (strncmp(text, word, n) || (text[n] && text[n] != ':' && text[n] != '+')) return NULL;
-    return text + n + (text[n] == ':');
+    return text[n] == ':' && !text[n + 1] ? NULL : text + n + (text[n] == ':');
 }
 
 int sl_draft_parse(const char *draft, sl_draft_spec *out, sl_error *err) {

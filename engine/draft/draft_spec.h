@@ -3,10 +3,13 @@
 #define SLEIGH_DRAFT_SPEC_H
 
 #include "base/error.h"
-#include "engine/draft/draft_costs.h"
 #include "engine/sleigh.h"
 
-enum { SL_DRAFT_MOST = 8, SL_NGRAM_LONGEST = 64 };
+enum {
+    SL_DRAFT_MOST = 8,    // drafts of a pass without `most`
+    SL_DRAFT_METHODS = 2, // methods of a specification
+    SL_NGRAM_LONGEST = 64
+};
 
 typedef struct sl_draft_spec {
     int has_ngram, n_methods;

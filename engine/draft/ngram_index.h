@@ -25,7 +25,7 @@ typedef struct sl_ngram_index {
 int sl_ngram_init(sl_ngram_index *x, int min, int max, int cap,
                   sl_error *err); // for texts of at most cap tokens. SL_ERR_MEMORY
 void sl_ngram_free(sl_ngram_index *x);
-// Makes the index hold the text ids[0..n), n at most cap: keeps what the texts have in common.
+// Makes the index hold the text ids[0..n), n at most cap: keeps what the texts have in common. Compares all ids.
 void sl_ngram_sync(sl_ngram_index *x, const int32_t *ids, int n);
 void sl_ngram_push(sl_ngram_index *x, int32_t id);
 // The longest end of the text that occurred before; of equal lengths the newest place. Returns its length, at most

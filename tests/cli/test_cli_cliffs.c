@@ -60,7 +60,7 @@ static void rules(void) {
     sl_error err;
     CHECK_OK(cli_cliffs_time(&c, 1, &(cli_clock){.time = made_time, .ctx = &m}, 1000, &err), err);
     CHECK_INT(m.calls, METHODS * SEQS * ROWS * CLI_CLIFF_PASSES);
-    CHECK_INT(c.n_timed, m.calls);
+    CHECK_INT(c.n_timed, m.calls - SEQS * CLI_CLIFF_PASSES); // topk has no time at one number of rows
     for (int method = 0; method < METHODS; method++)
         for (int s = 0; s < SEQS; s++)
             for (int r = 0; r < ROWS; r++) {

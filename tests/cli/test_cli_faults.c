@@ -129,10 +129,10 @@ static int ended_before_main(const result *r) {
     return r->code == NO_LOADER;
 }
 
-// MiB of address space that the program needs to load and end. cuBLAS takes several hundred of these MiB.
-static int least_address_space(void) {
-    for (int mib = 20; mib < 8192; mib += mib < 100 ? 5 : 25) {
-        result r = run_limited('v', mib, (const char *const[]){"version", NULL});
+// MiB of address space (v) or of data (d) that the program needs to load and end. cuBLAS takes several hundred of these MiB.
+static int least_memory(char kind) {
+    for (int mib = 4; mib < 8192; mib += mib < 100 ? 4 : 25) {
+        result r = run_limited(kind, mib, (const char *const[]){"version", NULL});
         int is_crash = r.code == -SIGSEGV && !*r.out && !*r.err; // the constructor of cuBLASLt, for want of memory
         if (ended_before_main(&r) || is_crash) continue;
         CHECK_GOOD(r);
@@ -151,14 +151,15 @@ static void short_memory(void) {
     const char *const args[] = {"generate", "-m", tiny(), "-p", long_text(8), "-n", "4",
                                 "-c",       "4k", "-t",   "2",  "--no-perf",  NULL};
     char want[256]; // a copy, because outputs are reused after some runs
-    int count[3] = {0}, least = least_address_space();
+    const int least[2] = {least_memory('v'), least_memory('d')};
+    int count[3] = {0};
     enum { ENDED, BAD, GOOD };
     result whole = run_args(NULL, args);
     CHECK_GOOD(whole);
     snprintf(want, sizeof want, "%s", whole.out);
     for (int mib = 0; mib <= 80; mib += mib < 40 ? 4 : 10)
         for (int kind = 0; kind < 2; kind++) {
-            result r = run_limited(kind ? 'd' : 'v', mib + (kind ? 4 : least), args);
+            result r = run_limited(kind ? 'd' : 'v', mib + least[kind], args);
             int how = ended_before_main(&r) ? ENDED : r.code ? BAD : GOOD;
             if (how == BAD) {
                 check_error(&r, 1, "");
@@ -168,7 +169,8 @@ static void short_memory(void) {
             count[how]++;
         }
     CHECK(count[BAD] >= 8 && count[GOOD] >= 4);
-    result r = run_limited('d', 20, (const char *const[]){"generate", "-m", tiny(), "-t", "2", "-c", "32k", "-p", "x", NULL});
+    result r = run_limited('d', least[1] + 16,
+                           (const char *const[]){"generate", "-m", tiny(), "-t", "2", "-c", "32k", "-p", "x", NULL});
     check_error(&r, 1, "MiB (32768 tokens) cannot be reserved");
 }
 

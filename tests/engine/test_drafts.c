@@ -71,9 +71,9 @@ static void words(void) {
         {"auto", 1, 2, 3, 32, 0, 8, "santa-is:S=64"},
     };
     static const char *const bad[] = {
-        "",           "none",         "ngrams",       "ngram:min=0", "ngram:min=33", "ngram:most=16",
-        "ngram:k=3",  "ngram:min=x",  "self:most=0",  "self:S=3",    "ngram+",       "self+ngram",
-        "auto:max=3", "ngram:min=3x", "ngram:least=9"};
+        "",           "none",        "ngrams",       "ngram:min=0",   "ngram:min=33", "ngram:most=16",
+        "ngram:k=3",  "ngram:min=x", "self:most=0",  "self:S=3",      "ngram+",       "self+ngram",
+        "auto:max=3", "ngram:",      "self:most= 4", "ngram:most=+4", "ngram:min=3x", "ngram:least=9"};
     sl_draft_spec spec;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         CHECK_OK(sl_draft_parse(good[i].text, &spec, &err), err);
