@@ -27,11 +27,11 @@ void sl_draft_costs_method(sl_draft_costs *c, uint64_t key, double ms) {
     double *mean = entry(c, key), fixed, each;
     if (mean) {
         if (ms > 2 * *mean) ms = 2 * *mean;
-        *mean = 0.9 * *mean + 0.1 * ms;
+        *mean = 0.8 * *mean + 0.2 * ms;
         return;
     }
     sl_draft_costs_line(c, &fixed, &each);
-    if (ms > fixed + each) ms = fixed + each; // the first draft may have read memory that nobody used before
+    if (c->weight > 0 && ms > fixed + each) ms = fixed + each; // the first draft may have read memory that nobody used before
     c->method[c->next].key = key, c->method[c->next].ms = ms;
     c->next = (c->next + 1) % SL_DRAFT_COSTS;
 }
