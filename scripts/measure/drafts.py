@@ -228,6 +228,7 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("-o", "--out", default=os.path.join(ROOT, "results", "speculation.md"))
     p.add_argument("--prompts", type=int, default=300)
+    p.add_argument("--no-picture", action="store_true", help="without effect: the page has no picture")
     args = p.parse_args()
     args.name = os.path.basename(args.model).split(".")[0]
     {"measure": measure, "bits": bits, "report": report}[args.action](args)
