@@ -126,7 +126,7 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->n_threads = options->n_threads > 0 ? options->n_threads : sl_cpu_cores();
     int rc = sl_device_open(&e->device, options, err);
     if (!rc) rc = check_drafts(e, options, err);
-    e->n_draft = rc ? 0 : options->n_draft;
+    e->n_draft = options->n_draft;
     if (!rc && e->device.backend->is_device && sl_model_asks_integers(model))
         rc =
             sl_fail(err, SL_ERR_ARG, "{activations} %s: expected auto, float or fp8 on a GPU, which does not multiply integers",

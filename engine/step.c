@@ -63,6 +63,7 @@ static void set_rows(sl_run *runs, int n, int has_ids) {
     for (int i = 0, end = 0, first_row = 0; i < n; i++) {
         sl_run *r = &runs[i];
         sl_session *s = r->session;
+        const int32_t *pages = sl_session_page_table(s);
         if (i == end) first_row = row, end = i + group_size(runs + i, n - i);
         r->row = row;
         e->device.pass.ranges[i] =
@@ -71,7 +72,7 @@ static void set_rows(sl_run *runs, int n, int has_ids) {
             if (has_ids) ids[row] = r->ids[j];
             e->device.pass.rows[row] = (sl_row){.position = s->kv.n_tokens + j,
                                                 .sequence = s->sequence,
-                                                .pages = sl_session_page_table(s),
+                                                .pages = pages,
                                                 .state = s->device_state,
                                                 .seed = s->seed};
         }
@@ -177,28 +178,30 @@ static int decode(sl_run *runs, int n, sl_error *err) {
     return 0;
 }
 
-static int decode_any(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
+// The same for runs of sessions [n] in any order. Sets their rows.
+static int decode_any(sl_session *const *batch, sl_run *runs, int n, sl_error *err) {
     int order[n]; // n is at most n_sequences: check_batch
-    sl_run runs[n];
-    int rc = sl_check_ids(batch[0]->engine, ids, n, err);
-    if (rc) return rc;
+    sl_run grouped[n];
     group(batch, n, order);
-    for (int i = 0; i < n; i++) runs[i] = (sl_run){.session = batch[order[i]], .ids = &ids[order[i]], .n = 1};
-    return decode(runs, n, err);
+    for (int i = 0; i < n; i++) grouped[i] = runs[order[i]];
+    int rc = decode(grouped, n, err);
+    for (int i = 0; i < n; i++) runs[order[i]].row = grouped[i].row;
+    return rc;
+}
+
+static int decode_ids(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
+    sl_run runs[n];
+    for (int i = 0; i < n; i++) runs[i] = (sl_run){.session = batch[i], .ids = &ids[i], .n = 1};
+    return decode_any(batch, runs, n, err);
 }
 
 int sl_decode_runs_claimed(sl_run *runs, int n, sl_error *err) {
     sl_session *batch[n];
-    int order[n];
-    sl_run grouped[n];
     for (int i = 0; i < n; i++) batch[i] = runs[i].session;
     int rc = begin(batch, n, err);
     if (rc) return rc;
     rc = sl_cancel_poll(&batch[0]->engine->cancel, err);
-    group(batch, n, order);
-    for (int i = 0; i < n; i++) grouped[i] = runs[order[i]];
-    if (!rc) rc = decode(grouped, n, err);
-    for (int i = 0; i < n; i++) runs[order[i]].row = grouped[i].row;
+    if (!rc) rc = decode_any(batch, runs, n, err);
     sl_engine_end(batch[0]->engine);
     return rc;
 }
@@ -240,7 +243,8 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
     rc = begin(batch, n, err);
     if (!rc) {
         rc = sl_cancel_poll(&e->cancel, err);
-        if (!rc) rc = decode_any(batch, n, ids, err);
+        if (!rc) rc = sl_check_ids(e, ids, n, err);
+        if (!rc) rc = decode_ids(batch, n, ids, err);
         sl_engine_end(e);
     }
     sl_engine_release(e);

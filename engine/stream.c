@@ -393,31 +393,28 @@ static int most_drafts(const sl_stream *s) {
     return most < SL_MAX_DRAFT ? most : SL_MAX_DRAFT;
 }
 
-// The same as sample_and_step, with drafts behind the sampled tokens. Sets the jobs of the streams that step; n 0: the stream
-// sampled an end token.
+// The same as sample_and_step, with drafts behind the sampled tokens. jobs: one for each stream that appends its token, in the
+// order of the streams.
 static int sample_and_verify(const step_batch *b, sl_draft_job *jobs, sl_error *err) {
-    sl_draft_job *live[b->n_step], run_jobs[b->n_step];
     sl_run runs[b->n_step];
     int n = 0, rc = sl_cancel_poll(&b->sessions[0]->engine->cancel, err);
     for (int i = 0; !rc && i < b->n; i++) rc = keep_logprobs(b->streams[i], err);
     if (!rc) rc = sl_sample_claimed(b->sessions, b->n, b->samplers, b->ids, err);
-    for (int i = 0; i < b->n_step; i++) {
-        jobs[i].n = 0;
-        if (rc || sl_model_is_eos(model_of(b->streams[i]), b->ids[i])) continue;
-        live[n] = &jobs[i];
-        run_jobs[n++] = (sl_draft_job){.drafter = b->streams[i]->drafter,
-                                       .session = b->sessions[i],
-                                       .sampler = b->samplers[i],
-                                       .most = most_drafts(b->streams[i]),
-                                       .ids = {b->ids[i]}};
+    for (int i = 0; !rc && i < b->n_step; i++) {
+        if (sl_model_is_eos(model_of(b->streams[i]), b->ids[i])) continue;
+        jobs[n++] = (sl_draft_job){.drafter = b->streams[i]->drafter,
+                                   .session = b->sessions[i],
+                                   .sampler = b->samplers[i],
+                                   .most = most_drafts(b->streams[i]),
+                                   .ids = {b->ids[i]}};
     }
     if (rc || !n) return rc;
-    rc = sl_drafts_make(run_jobs, n, err);
-    for (int i = 0; i < n; i++) runs[i] = (sl_run){.session = run_jobs[i].session, .ids = run_jobs[i].ids, .n = run_jobs[i].n};
+    rc = sl_drafts_make(jobs, n, err);
+    for (int i = 0; i < n; i++) runs[i] = (sl_run){.session = jobs[i].session, .ids = jobs[i].ids, .n = jobs[i].n};
     double start = sl_now_ms();
     if (!rc) rc = sl_decode_runs_claimed(runs, n, err);
-    if (!rc) sl_drafts_passed(run_jobs, n, sl_now_ms() - start);
-    for (int i = 0; !rc && i < n; i++) *live[i] = run_jobs[i], live[i]->row = runs[i].row;
+    if (!rc) sl_drafts_passed(jobs, n, sl_now_ms() - start);
+    for (int i = 0; i < n; i++) jobs[i].row = runs[i].row;
     return rc;
 }
 
@@ -445,7 +442,7 @@ static int step(sl_stream *const *streams, int n, int n_running, sl_error *err) 
     sl_session *sessions[n_running];
     sl_sampler *samplers[n_running];
     int32_t ids[n_running];
-    sl_draft_job jobs[n_running];
+    sl_draft_job jobs[n_running], *job = jobs;
     step_batch b = {running, sessions, samplers, ids, 0, 0};
     sl_stop reason;
     fill(&b, streams, n);
@@ -453,11 +450,11 @@ static int step(sl_stream *const *streams, int n, int n_running, sl_error *err) 
     if (rc) return rc;
     for (int i = 0; i < n; i++) streams[i]->shown.n = 0;
     for (int i = 0; !rc && i < b.n; i++) {
-        int is_last = i >= b.n_step;
-        running[i]->out.n_steps += !is_last && !sl_model_is_eos(model_of(running[i]), ids[i]);
+        int is_last = i >= b.n_step, is_appended = !is_last && !sl_model_is_eos(model_of(running[i]), ids[i]);
+        running[i]->out.n_steps += is_appended;
         ends_with_next(running[i], &reason);
         rc = take_token(running[i], ids[i], is_last, reason, err);
-        if (!rc && drafts && !is_last && jobs[i].n) rc = take_drafts(running[i], &jobs[i], err);
+        if (!rc && drafts && is_appended) rc = take_drafts(running[i], job++, err);
     }
     for (int i = 0; rc && i < b.n; i++) stop(running[i], SL_STOP_CALLER); // out of memory: some lack their token
     return rc;

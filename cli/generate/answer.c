@@ -42,13 +42,10 @@ void cli_totals_add(cli_totals *to, const cli_totals *from) {
 }
 
 static void print_drafts(const sl_draft_counts *c, FILE *out) {
+    char line[256];
     if (!c->n_steps) return;
-    fprintf(out,
-            "drafts: %.2f tokens a pass; %llu of %llu drafts accepted; %llu passes with ngram, %llu with a method, %llu without "
-            "drafts\n",
-            1 + (double)c->n_accepted_tokens / (double)c->n_steps, (unsigned long long)c->n_accepted_tokens,
-            (unsigned long long)c->n_draft_tokens, (unsigned long long)c->n_ngram_drafts,
-            (unsigned long long)(c->n_drafts - c->n_ngram_drafts), (unsigned long long)(c->n_steps - c->n_drafts));
+    sl_draft_counts_text(line, sizeof line, c, "a method");
+    fprintf(out, "%s\n", line);
 }
 
 void cli_totals_print(const cli_totals *t, double load_ms, FILE *out) {

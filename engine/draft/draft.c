@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/number.h"
+#include "engine/draft/draft_counts.h"
 #include "engine/draft/ngram_index.h"
 #include "engine/engine_internal.h"
 
@@ -16,7 +17,7 @@ enum {
     N_CLASSES = 5, // of n-grams, by the length of the common end
     N_SOURCES = N_CLASSES + SL_DRAFT_METHODS,
     REST = 48,     // passes without a draft until a source is tried again
-    SETTLED = 512, // passes of a generation beside which the first draft of a method is cheap
+    SETTLED = 512, // after so many passes of a generation, the page extras for a first draft of a method cost little
 };
 
 // The acceptance of one source: of the drafts that were compared, the share that was accepted. Older drafts count less.
@@ -373,16 +374,11 @@ void sl_draft_settle(const sl_draft_job *job, int n_compared, int n_accepted) {
 }
 
 void sl_drafter_describe(const sl_drafter *d, char *buf, size_t size) {
-    const sl_draft_counts *c = &d->counts;
     double fixed, each;
     sl_draft_costs_line(&d->engine->draft_costs, &fixed, &each);
-    int n = sl_print(buf, size,
-                     "drafts: %.2f tokens a pass; %llu of %llu drafts accepted; %llu passes with ngram, %llu with %s, "
-                     "%llu without drafts; a pass of one row takes %.2f ms, a further row %.2f",
-                     c->n_steps ? 1 + (double)c->n_accepted_tokens / (double)c->n_steps : 1,
-                     (unsigned long long)c->n_accepted_tokens, (unsigned long long)c->n_draft_tokens,
-                     (unsigned long long)c->n_ngram_drafts, (unsigned long long)(c->n_drafts - c->n_ngram_drafts),
-                     d->spec.of_model ? "model" : "self", (unsigned long long)(c->n_steps - c->n_drafts), fixed + each, each);
+    int n = sl_draft_counts_text(buf, size, &d->counts, d->spec.of_model ? "model" : "self");
+    if (n >= 0 && (size_t)n < size)
+        n += sl_print(buf + n, size - n, "; a pass of one row takes %.2f ms, a further row %.2f", fixed + each, each);
     for (int i = 0; i < d->spec.n_methods && n >= 0 && (size_t)n < size; i++)
         if (sl_draft_costs_of_method(&d->engine->draft_costs, d->methods[i].key) > 0)
             n += sl_print(buf + n, size - n, ", a draft of %s %.2f", d->spec.attn[i], cost_of(d, i));

@@ -7,8 +7,8 @@
 // cost.
 //
 // Sources. `ngram` copies what followed the same end of the text before (ngram_index.h). `self` decodes with another attention
-// method; the pass overwrites its K and V rows. Both end at the end of a page, so that page extras are never made of draft rows
-// and a pass takes no page that a single step would not take.
+// method; the pass overwrites its K and V rows. Drafts end at the end of a page, so that page extras are never made of draft
+// rows and a pass takes no page that a single step would not take.
 //
 // Numbers of drafts. A drafter counts how often the drafts of each source are accepted; draft_costs.h measures passes. For each
 // pass, sl_drafts_make chooses the source and the number of drafts that promise the most tokens in a millisecond. The choice
@@ -41,7 +41,7 @@ typedef struct sl_draft_job {
     sl_drafter *drafter; // NULL: no drafts
     sl_session *session;
     sl_sampler *sampler;
-    int most;                      // drafts that the stream can use
+    int most;                      // most drafts that the stream can use
     int32_t ids[1 + SL_MAX_DRAFT]; // ids[0]: the session's next token; the drafts follow
     int n;                         // set by sl_drafts_make: ids of the run, at least 1
     int row;                       // set by the pass: sl_run.row

@@ -1,6 +1,18 @@
 // engine/draft/draft_counts.c - see draft_counts.h.
 #include "engine/draft/draft_counts.h"
 
+#include "base/number.h"
+
+int sl_draft_counts_text(char *buf, size_t size, const sl_draft_counts *c, const char *method) {
+    return sl_print(buf, size,
+                    "drafts: %.2f tokens a pass; %llu of %llu drafts accepted; %llu passes with ngram, %llu with %s, "
+                    "%llu without drafts",
+                    c->n_steps ? 1 + (double)c->n_accepted_tokens / (double)c->n_steps : 1,
+                    (unsigned long long)c->n_accepted_tokens, (unsigned long long)c->n_draft_tokens,
+                    (unsigned long long)c->n_ngram_drafts, (unsigned long long)(c->n_drafts - c->n_ngram_drafts), method,
+                    (unsigned long long)(c->n_steps - c->n_drafts));
+}
+
 void sl_draft_counts_add(sl_draft_counts *to, const sl_draft_counts *from) {
     to->n_steps += from->n_steps, to->n_drafts += from->n_drafts, to->n_ngram_drafts += from->n_ngram_drafts;
     to->n_draft_tokens += from->n_draft_tokens, to->n_accepted_tokens += from->n_accepted_tokens;

@@ -6,6 +6,9 @@
 
 #include <jansson.h>
 
+// "drafts: 2.68 tokens a pass; 37 of 42 drafts accepted; 14 passes with ngram, 1 with self, 7 without drafts", as snprintf.
+// method: "self", or what else made the drafts that ngram did not make
+int sl_draft_counts_text(char *buf, size_t size, const sl_draft_counts *c, const char *method);
 void sl_draft_counts_add(sl_draft_counts *to, const sl_draft_counts *from);
 // The object `drafts` of commands and of the server (docs/output.md). most: drafts of a step, the length of accepted_at. NULL:
 // out of memory

@@ -28,8 +28,8 @@ void sl_ngram_free(sl_ngram_index *x);
 // Makes the index hold the text ids[0..n), n at most cap: keeps what the texts have in common. Compares all ids.
 void sl_ngram_sync(sl_ngram_index *x, const int32_t *ids, int n);
 void sl_ngram_push(sl_ngram_index *x, int32_t id);
-// The longest end of the text that occurred before; of equal lengths the newest place. Returns its length, at most
-// `max`, or 0 when it is shorter than `min`. *next: the place behind the earlier occurrence.
+// Finds the longest end of the text that the text also has earlier; of places with equal lengths the newest. Returns its
+// length, at most `max`, or 0 when it is shorter than `min`. *next: the place behind the earlier occurrence.
 int sl_ngram_find(const sl_ngram_index *x, int *next);
 // Copies the n ids from place `next` on. Behind the end of the text, the copy goes on with what it has copied.
 void sl_ngram_copy(const sl_ngram_index *x, int next, int n, int32_t *out);

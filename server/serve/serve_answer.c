@@ -199,7 +199,7 @@ static void measure_end(serve_server *s, const serve_choice *c) {
 static void measure_tokens(serve_server *s, serve_choice *c) {
     const sl_job_times t = sl_job_times_of(c->job);
     int n_new = sl_stream_result(sl_job_stream(c->job)).n_generated - c->n_tokens;
-    if (n_new < 1) n_new = 1; // an end token
+    if (n_new < 1) n_new = 1; // n_generated does not count an end token
     if (!t.last || t.last == c->last_token) return;
     pthread_mutex_lock(&s->lock);
     double gap = c->last_token ? (t.last - c->last_token) / 1e3 / n_new : 0;

@@ -183,7 +183,7 @@ static void small_run(void) {
     CHECK_LACKS(md.out, "peaked");
 }
 
-// Without --attn every method that the CPU offers is timed. One size keeps this short.
+// Without --attn the command times every method of the CPU. The test is short because it has one size.
 static void all_methods(void) {
     result r = RUN("bench", "attn", "--cliffs", "-m", tiny(), "--device", "cpu", "-b", "1", "-d", "300", "-r", "1",
                    "--query-deviation", "1", "-o", "json");

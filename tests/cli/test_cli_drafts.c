@@ -1,5 +1,5 @@
-// tests/cli/test_cli_drafts.c - --draft end to end: each command prints what it prints without drafts, the counts of drafts fit
-// together, and what cannot have drafts is refused.
+// tests/cli/test_cli_drafts.c - --draft end to end: each command prints what it prints without drafts. The counts of drafts
+// agree with each other. Commands that cannot have drafts refuse them.
 #include "tests/support/run_cli.h"
 
 #include <math.h>

@@ -29,7 +29,7 @@ static int search(const int32_t *ids, int n, int min, int max, int *next) {
     return most >= min ? most : 0;
 }
 
-// Random texts that grow, are cut, and go on otherwise.
+// Random texts. A text grows, loses its last ids, and grows with other ids.
 static void ngrams(void) {
     for (int round = 0; round < 60; round++) {
         int min = 1 + test_below(4), max = min + test_below(30), letters = 1 + test_below(4), n = 0;
