@@ -206,14 +206,11 @@ static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const voi
         rmsnorm(be, out, norm->w, n_rows, norm->eps, norm->rows);
         return (sl_normed){.rows = norm->rows};
     }
-    decode_linear(use(be), (matrices){{w}, 1},
-                  (sl_cuda_linear){.x = x,
-                                   .end = SL_LINEAR_ADD,
-                                   .out32 = out,
-                                   .out16 = norm->rows,
-                                   .next_w = norm->w->data,
-                                   .next_sums = norm->sums},
-                  n_rows, hidden);
+    decode_linear(
+        use(be), (matrices){{w}, 1},
+        (sl_cuda_linear){
+            .x = x, .end = SL_LINEAR_ADD, .out32 = out, .out16 = norm->rows, .next_w = norm->w->data, .next_sums = norm->sums},
+        n_rows, hidden);
     return (sl_normed){.rows = norm->rows, .sums = norm->sums, .eps = norm->eps};
 }
 
@@ -353,9 +350,8 @@ static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight
         sl_cuda_swiglu(work, n_rows, gate->n_rows, out, c->stream);
         return;
     }
-    decode_linear(c, both,
-                  (sl_cuda_linear){.x = x.rows, .sums = x.sums, .eps = x.eps, .end = SL_LINEAR_SWIGLU, .out16 = out}, n_rows,
-                  gate->n_rows);
+    decode_linear(c, both, (sl_cuda_linear){.x = x.rows, .sums = x.sums, .eps = x.eps, .end = SL_LINEAR_SWIGLU, .out16 = out},
+                  n_rows, gate->n_rows);
 }
 
 // ---- the table ----

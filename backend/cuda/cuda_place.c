@@ -166,7 +166,8 @@ static sl_cuda_packing packing_in(sl_weight *const *weights, int n, int i) {
     sl_cuda_packing k = sl_cuda_packing_of(weights[i]), wide = k;
     wide.width = 2;
     for (int j = 0; j < n; j++)
-        if (weights[j]->format == k.format && (weights[j]->zero || weights[j]->order) && sl_cuda_has_kernels(&wide)) return wide;
+        if (weights[j]->format == k.format && (weights[j]->zero || weights[j]->order) && sl_cuda_has_kernels(&wide))
+            return wide;
     return k;
 }
 

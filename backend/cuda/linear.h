@@ -52,8 +52,8 @@ typedef struct sl_cuda_linear {
     sl_cuda_packing packing;
     const float *scale;   // packed.h
     const int32_t *order; // [n_in] of sl_weight; NULL: x is read in its order
-    // SL_LINEAR_STORE, SL_LINEAR_ROPE_APPEND: w has this many rows, a multiple of 16, which give the first outputs of the n_out.
-    // 0: n_out
+    // SL_LINEAR_STORE, SL_LINEAR_ROPE_APPEND: w has this many rows, a multiple of 16, which give the first outputs of the
+    // n_out. 0: n_out
     int n_part;
     // SL_LINEAR_ROPE_APPEND. n_heads: heads of q from the first row of w on. If this row is k's, it is 0; if it is v's,
     // -n_kv_heads

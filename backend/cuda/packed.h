@@ -7,20 +7,21 @@
 // all leaves, in the order of the leaves, then the second pieces of all leaves, and so on (sl_piece_at). So one copy brings
 // equal work for all leaves. The pieces of the next 8 rows follow.
 //
-// Within a piece, lane (g, t) of a warp (lane = 4 g + t) has row g, and of each 32 columns u eight columns, c0 to c7, in one word
-// (4 bits) or two. They are the columns 32 u + 8 t to 32 u + 8 t + 7. With a scale for 16 columns, c0 to c3 are the columns from
-// 32 u + 4 t on, and c4 to c7 those from 32 u + 16 + 4 t on: a matrix instruction takes c0 to c3 or c4 to c7 of all lanes, and
-// its columns share a scale.
+// Within a piece, lane (g, t) of a warp (lane = 4 g + t) has row g, and of each 32 columns u eight columns, c0 to c7, in one
+// word (4 bits) or two. They are the columns 32 u + 8 t to 32 u + 8 t + 7. With a scale for 16 columns, c0 to c3 are the
+// columns from 32 u + 4 t on, and c4 to c7 those from 32 u + 16 + 4 t on: a matrix instruction takes c0 to c3 or c4 to c7 of
+// all lanes, and its columns share a scale.
 //
 //   int4, uint4, fp4  a word has columns c0 c2 c4 c6 c1 c3 c5 c7, four bits each, from the lowest on
 //   iq4               a word has columns c0 to c7
 //   int8, uint8       the first word has c0 c1 c2 c3, the second one c4 c5 c6 c7
-//   fp8               the first word has c2 c0 c3 c1, the second one c6 c4 c7 c5: the two numbers of a register lie 16 bits apart
+//   fp8               the first word has c2 c0 c3 c1, the second one c6 c4 c7 c5: the two numbers of a register lie 16 bits
+//   apart
 //
 // int4 is stored as q + 8, int8 as q + 128; fp4 has no -0.
 //
-// A lane's 16 bytes lie at 16 lane within each 512 bytes of a piece: words of 4 bits of all 4 u; with 8 bits the first 512 bytes
-// have u = 0, 1 and the next ones u = 2, 3. So a warp reads a piece without a gap.
+// A lane's 16 bytes lie at 16 lane within each 512 bytes of a piece: words of 4 bits of all 4 u; with 8 bits the first 512
+// bytes have u = 0, 1 and the next ones u = 2, 3. So a warp reads a piece without a gap.
 //
 // Scales are fp32: [n_rows / 8][n_sets][8][per_piece][width]. n_sets is 1 for one scale a row. Otherwise each piece has its
 // set, in the order of the pieces in memory. per_piece is 8 (a scale for each 16 columns), 4 (for each 32) or 1. With width 2 a
@@ -42,9 +43,9 @@ enum { SL_PIECE_ROWS = 8, SL_PIECE_COLS = 128, SL_LEAVES = 16 };
 
 // The kernels: format, scales of a row and piece, width. Other weights become bf16.
 #define SL_PACKED_KINDS(X)                                                                                                     \
-    X(SL_INT4, 1, 1) X(SL_INT4, 4, 1) X(SL_INT4, 1, 2) X(SL_INT4, 4, 2)                                                        \
-    X(SL_INT8, 1, 1) X(SL_INT8, 4, 1) X(SL_INT8, 8, 1) X(SL_INT8, 1, 2) X(SL_INT8, 4, 2)                                       \
-    X(SL_FP8, 1, 1) X(SL_UINT4, 4, 2) X(SL_UINT8, 4, 2) X(SL_IQ4, 4, 1) X(SL_FP4, 4, 1) X(SL_FP4, 8, 1)
+    X(SL_INT4, 1, 1)                                                                                                           \
+    X(SL_INT4, 4, 1) X(SL_INT4, 1, 2) X(SL_INT4, 4, 2) X(SL_INT8, 1, 1) X(SL_INT8, 4, 1) X(SL_INT8, 8, 1) X(SL_INT8, 1, 2)     \
+        X(SL_INT8, 4, 2) X(SL_FP8, 1, 1) X(SL_UINT4, 4, 2) X(SL_UINT8, 4, 2) X(SL_IQ4, 4, 1) X(SL_FP4, 4, 1) X(SL_FP4, 8, 1)
 
 typedef struct sl_cuda_packing {
     sl_format format;

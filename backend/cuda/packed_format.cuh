@@ -25,8 +25,8 @@ __device__ __forceinline__ uint32_t as_bits(__nv_bfloat162 x) {
     return *(uint32_t *)&x;
 }
 
-// unpack: columns 4 half to 4 half + 3 of a lane's 8, as two pairs of bf16, exactly. zero: the zero point as packed.h stores it,
-// or none(); formats without zero points do not read it.
+// unpack: columns 4 half to 4 half + 3 of a lane's 8, as two pairs of bf16, exactly. zero: the zero point as packed.h stores
+// it, or none(); formats without zero points do not read it.
 template <sl_format F> struct packing;
 
 template <int BIAS> struct integers_4 { // 128 + u is the bf16 number with bits 0x4300 | u
@@ -94,7 +94,8 @@ template <> struct packing<SL_FP4> {
 template <> struct packing<SL_IQ4> {
     enum { WORDS = 1 };
     static __device__ __forceinline__ float none() { return 0; }
-    static __device__ __forceinline__ uint32_t find(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t at, uint32_t pick) {
+    static __device__ __forceinline__ uint32_t find(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t at,
+                                                    uint32_t pick) {
         return __byte_perm(__byte_perm(a, b, at), __byte_perm(c, d, at), pick);
     }
     __device__ __forceinline__ void unpack(const uint32_t *w, int half, float, uint32_t (&pair)[2]) const {
@@ -109,14 +110,22 @@ template <> struct packing<SL_IQ4> {
 // Calls with_format(the format as a constant).
 template <typename Fn> void by_format(sl_format f, Fn with_format) {
     switch (f) {
-    case SL_INT4: return with_format(std::integral_constant<sl_format, SL_INT4>());
-    case SL_INT8: return with_format(std::integral_constant<sl_format, SL_INT8>());
-    case SL_FP8: return with_format(std::integral_constant<sl_format, SL_FP8>());
-    case SL_UINT4: return with_format(std::integral_constant<sl_format, SL_UINT4>());
-    case SL_UINT8: return with_format(std::integral_constant<sl_format, SL_UINT8>());
-    case SL_FP4: return with_format(std::integral_constant<sl_format, SL_FP4>());
-    case SL_IQ4: return with_format(std::integral_constant<sl_format, SL_IQ4>());
-    default: SL_CHECK(!"a packed format");
+    case SL_INT4:
+        return with_format(std::integral_constant<sl_format, SL_INT4>());
+    case SL_INT8:
+        return with_format(std::integral_constant<sl_format, SL_INT8>());
+    case SL_FP8:
+        return with_format(std::integral_constant<sl_format, SL_FP8>());
+    case SL_UINT4:
+        return with_format(std::integral_constant<sl_format, SL_UINT4>());
+    case SL_UINT8:
+        return with_format(std::integral_constant<sl_format, SL_UINT8>());
+    case SL_FP4:
+        return with_format(std::integral_constant<sl_format, SL_FP4>());
+    case SL_IQ4:
+        return with_format(std::integral_constant<sl_format, SL_IQ4>());
+    default:
+        SL_CHECK(!"a packed format");
     }
 }
 

@@ -9,7 +9,8 @@
 //     bits 0x4300 | u. Scales multiply fp32 sums, so the matrix instructions see exact integers.
 //   - x lies in shared memory. If thread blocks read it from the L2 cache for every few tiles, 16 rows of x take longer than
 //     the weights. So thread blocks of two kernels do not fit on a multiprocessor.
-//   - y = W x with minimums is the sum over the groups of scale * sum(u x) + min * sum(x). One more matrix instruction, of ones,
+//   - y = W x with minimums is the sum over the groups of scale * sum(u x) + min * sum(x). One more matrix instruction, of
+//   ones,
 //     gives the sums of x.
 //   - as in linear.cu, the ring fills before the previous kernel has ended, on multiprocessors where its block has ended.
 //
@@ -67,9 +68,9 @@ template <typename K, int ROWS> struct sizes {
         // for two stages of many scales beside 16 rows.
         TILES = ROWS > 8 && WORDS == 2 && (int)K::NUMBERS > 1 ? 1 : 2,
         PIECE = 512 * WORDS,
-        PP = ROWS == 1 && WORDS == 1 ? 2 : 1,       // steps of a stage
-        STAGE_PIECES = PP * SL_LEAVES,              // pieces of 8 rows in a stage
-        SCALE_ROWS = 4 * PIECE_ROWS * K::NUMBERS,   // the scales of 8 rows and a piece
+        PP = ROWS == 1 && WORDS == 1 ? 2 : 1,     // steps of a stage
+        STAGE_PIECES = PP * SL_LEAVES,            // pieces of 8 rows in a stage
+        SCALE_ROWS = 4 * PIECE_ROWS * K::NUMBERS, // the scales of 8 rows and a piece
         HALF = STAGE_PIECES * PIECE,
         SCALE_HALF = STAGE_PIECES * SCALE_ROWS,
         STAGE = 2 * (HALF + SCALE_HALF),
@@ -185,8 +186,8 @@ __device__ __forceinline__ void produce(const sl_cuda_linear &p, const layout &l
 
 // ---- x ----
 
-// Where the 16 bytes of lane (g, t) lie. Of split pieces (packed.h) lanes read two times 8 bytes. The 8 bytes that 16 lanes read
-// at once come from all banks, because the pieces of 16 bytes of rows 2, 3, 6 and 7 have changed places.
+// Where the 16 bytes of lane (g, t) lie. Of split pieces (packed.h) lanes read two times 8 bytes. The 8 bytes that 16 lanes
+// read at once come from all banks, because the pieces of 16 bytes of rows 2, 3, 6 and 7 have changed places.
 template <typename S> __device__ __forceinline__ int x_place(int lane) {
     return S::packed::IS_SPLIT && S::LANES == 32 ? lane ^ (lane / 4 & 2) : lane;
 }

@@ -13,12 +13,13 @@ enum {
     SL_PACKED_COLS = 128 * 1024 // most columns of a matrix: a prefill widens at least 256 rows at a time into 64 MiB (SL_WIDE)
 };
 
-// The most rows of x of one launch on the current GPU: SL_PACKED_ROWS or 8, by its shared memory. 0: the kernels do not take the
-// matrix. GPUs of compute capability 8.6, 8.9 and 12.0 have 99 KiB of shared memory for a thread block, which is too little.
+// The most rows of x of one launch on the current GPU: SL_PACKED_ROWS or 8, by its shared memory. 0: the kernels do not take
+// the matrix. GPUs of compute capability 8.6, 8.9 and 12.0 have 99 KiB of shared memory for a thread block, which is too
+// little.
 int sl_cuda_packed_rows(const sl_cuda_packing *packing);
 
-// The same as sl_cuda_linear_decode for a packed matrix: args->packing, args->scale and args->order are set. n_out a multiple of
-// 8.
+// The same as sl_cuda_linear_decode for a packed matrix: args->packing, args->scale and args->order are set. n_out a multiple
+// of 8.
 void sl_cuda_packed_linear(const sl_cuda_linear *args, cudaStream_t stream);
 
 // w: a weight in the GPU's memory, as sl_cuda_place leaves it. out [n_rows][n_cols] = the numbers of rows first to
