@@ -68,7 +68,8 @@ template <typename K, int ROWS> struct sizes {
         // for two stages of many scales beside 16 rows.
         TILES = ROWS > 8 && WORDS == 2 && (int)K::NUMBERS > 1 ? 1 : 2,
         PIECE = 512 * WORDS,
-        PP = ROWS == 1 && WORDS == 1 ? 2 : 1,     // steps of a stage
+        // Steps of a stage. With two steps and many scales, registers spill.
+        PP = ROWS == 1 && WORDS == 1 && (int)K::NUMBERS <= 4 ? 2 : 1,
         STAGE_PIECES = PP * SL_LEAVES,            // pieces of 8 rows in a stage
         SCALE_ROWS = 4 * PIECE_ROWS * K::NUMBERS, // the scales of 8 rows and a piece
         HALF = STAGE_PIECES * PIECE,

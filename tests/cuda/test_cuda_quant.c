@@ -216,9 +216,9 @@ typedef struct layer_types {
     int q, k, v, o, gate, up, down;
 } layer_types;
 
-// A model of random blocks. n_layers: of `layers`
-static void write_model(const char *file, int hidden, int n_ffn, int head_dim, int embed, int head, const layer_types *layers,
-                        int n_layers) {
+// A model of random blocks. arch: llama, or qwen3, which norms the heads of q and k. n_layers: of `layers`
+static void write_model(const char *file, const char *arch, int hidden, int n_ffn, int head_dim, int embed, int head,
+                        const layer_types *layers, int n_layers) {
     enum { HEADS = 4, KV_HEADS = 2, VOCAB = 320 };
     const int q_dim = HEADS * head_dim, kv_dim = KV_HEADS * head_dim;
     uint64_t seed = test_seed;
@@ -227,10 +227,10 @@ static void write_model(const char *file, int hidden, int n_ffn, int head_dim, i
     snprintf(path, sizeof path, "%s/config.json", test_tmp());
     FILE *out = fopen(path, "w");
     fprintf(out,
-            "{\"model_type\": \"llama\", \"num_hidden_layers\": %d, \"max_position_embeddings\": 512, \"hidden_size\": %d, "
+            "{\"model_type\": \"%s\", \"num_hidden_layers\": %d, \"max_position_embeddings\": 512, \"hidden_size\": %d, "
             "\"intermediate_size\": %d, \"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": %d, "
             "\"vocab_size\": %d, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000}",
-            n_layers, hidden, n_ffn, HEADS, KV_HEADS, head_dim, VOCAB);
+            arch, n_layers, hidden, n_ffn, HEADS, KV_HEADS, head_dim, VOCAB);
     fclose(out);
     gguf_file_config(&f, test_tmp());
     add_blocks(&f, "token_embd.weight", embed, VOCAB, hidden, &seed);
@@ -253,6 +253,10 @@ static void write_model(const char *file, int hidden, int n_ffn, int head_dim, i
         add_ones(&f, name, hidden);
         snprintf(name, sizeof name, "blk.%d.ffn_norm.weight", i);
         add_ones(&f, name, hidden);
+        for (int is_k = 0; is_k < 2 && !strcmp(arch, "qwen3"); is_k++) {
+            snprintf(name, sizeof name, "blk.%d.attn_%c_norm.weight", i, is_k ? 'k' : 'q');
+            add_ones(&f, name, head_dim);
+        }
     }
     gguf_file_write(&f, file);
 }
@@ -269,12 +273,15 @@ static void gguf_types(void) {
                                         {Q5_0, Q8_0, Q5_0, Q5_0, Q5_0, Q5_0, Q8_0}, // Q5_0 and Q8_0 are stored alike
                                         {IQ4_NL, Q4_0, IQ4_NL, IQ4_NL, Q5_1, Q5_1, Q5_0},
                                         {Q4_1, Q8_0, Q4_1, Q8_0, IQ4_NL, IQ4_NL, Q4_1}};
-    write_model("k.gguf", 512, 768, 64, Q6_K, Q6_K, k_quants, 5);
+    write_model("k.gguf", "llama", 512, 768, 64, Q6_K, Q6_K, k_quants, 5);
     check_logits(in_tmp("k.gguf"), "K types", NULL);
     check_bits(in_tmp("k.gguf"), "K types");
-    write_model("k128.gguf", 256, 512, 128, Q4_K, Q8_0, k_quants, 5);
+    write_model("k128.gguf", "llama", 256, 512, 128, Q4_K, Q8_0, k_quants, 5);
     check_logits(in_tmp("k128.gguf"), "K types, head_dim 128", NULL);
-    write_model("small.gguf", 288, 672, 80, Q8_0, Q4_1, small, 5); // columns in parts of 128
+    write_model("qwen3.gguf", "qwen3", 512, 768, 64, Q6_K, Q6_K, k_quants, 5);
+    check_logits(in_tmp("qwen3.gguf"), "K types, norms of heads", NULL);
+    check_bits(in_tmp("qwen3.gguf"), "K types, norms of heads");
+    write_model("small.gguf", "llama", 288, 672, 80, Q8_0, Q4_1, small, 5); // columns in parts of 128
     check_logits(in_tmp("small.gguf"), "small types", NULL);
     check_bits(in_tmp("small.gguf"), "small types");
 }
@@ -282,7 +289,7 @@ static void gguf_types(void) {
 // One kernel reads gate and up, so they need one format.
 static void gguf_mixed_gate(void) {
     static const layer_types layers[] = {{Q4_K, Q6_K, Q5_K, Q4_K, Q4_K, Q6_K, Q4_K}};
-    write_model("x.gguf", 256, 512, 64, Q6_K, Q6_K, layers, 1);
+    write_model("x.gguf", "llama", 256, 512, 64, Q6_K, Q6_K, layers, 1);
     check_logits(in_tmp("x.gguf"), "gate and up of two types", "2 quantised weights are bf16 on this GPU: 1 int8, 1 uint4");
 }
 
