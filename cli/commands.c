@@ -23,12 +23,12 @@ static int compare(const cli_options *o, sl_error *err) {
 }
 
 static int perplexity(const cli_options *o, sl_error *err) {
-    const cli_perplexity_flags flags = {&o->run, &o->input, &o->perplexity, &o->output};
+    const cli_perplexity_flags flags = {&o->run, &o->input, &o->perplexity, &o->output, o->ranks};
     return cmd_perplexity(&flags, err);
 }
 
 static int eval(const cli_options *o, sl_error *err) {
-    const cli_eval_flags flags = {&o->run, &o->tasks, &o->chat, &o->eval, &o->output, &o->given};
+    const cli_eval_flags flags = {&o->run, &o->tasks, &o->chat, &o->eval, &o->output, &o->given, o->ranks};
     return cmd_eval(&flags, err);
 }
 

@@ -7,6 +7,7 @@
 #define SLEIGH_COMMANDS_H
 
 #include "base/error.h"
+#include "base/ranks.h"
 #include "cli/options/options.h"
 
 typedef struct cli_generate_flags {
@@ -45,6 +46,7 @@ typedef struct cli_perplexity_flags {
     const cli_input_options *input;
     const cli_perplexity_options *perplexity;
     const cli_output_options *output;
+    sl_ranks *ranks; // NULL: one process
 } cli_perplexity_flags;
 
 typedef struct cli_eval_flags {
@@ -54,6 +56,7 @@ typedef struct cli_eval_flags {
     const cli_eval_options *eval;
     const cli_output_options *output;
     const cli_given *given;
+    sl_ranks *ranks; // NULL: one process
 } cli_eval_flags;
 
 typedef struct cli_tune_flags {

@@ -10,6 +10,7 @@
 #include "cli/model_path.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
+#include "cli/rank_checks.h"
 #include "cli/watch.h"
 #include "models/config.h"
 #include "models/source.h"
@@ -267,15 +268,18 @@ static int complete(cli_options *o, char model[CLI_PATH_SIZE], sl_error *err) {
     return rc;
 }
 
-static int run_command(const cli_command *c, int n, char **args, sl_error *err) {
+static int run_command(const cli_command *c, int n, char **args, sl_ranks *ranks, sl_error *err) {
     cli_options o;
     char model[CLI_PATH_SIZE];
     int rc = cli_options_parse(&o, c->bit, n, args, err);
     if (rc) return rc;
+    o.ranks = ranks;
     if (o.help) {
         cli_help_command(c, stdout);
     } else {
-        if (o.quiet) rc = cli_silence(err);
+        if (o.quiet && !sl_ranks_rank(ranks)) rc = cli_silence(err); // the other ranks are silent
+        if (!rc) rc = cli_ranks_check_command(ranks, c->bit, err);
+        if (!rc && strcmp(o.run.device.name, "cpu")) o.run.device.gpu = cli_ranks_gpu(ranks);
         if (!rc) rc = complete(&o, model, err);
         if (!rc && *o.no_effect) cli_say("note: no effect here: %s", o.no_effect);
         if (!rc && o.random_seed)
@@ -286,7 +290,7 @@ static int run_command(const cli_command *c, int n, char **args, sl_error *err) 
     return rc;
 }
 
-static int run(int argc, char **argv, sl_error *err) {
+static int run(int argc, char **argv, sl_ranks *ranks, sl_error *err) {
     if (argc < 2) {
         help(stderr);
         return sl_fail(err, SL_ERR_ARG, "no command given");
@@ -301,15 +305,17 @@ static int run(int argc, char **argv, sl_error *err) {
     if (argc == 3 && wants_help && !strcmp(argv[2], "--bash")) return cli_manual_bash(commands, N_COMMANDS, stdout), 0;
     const cli_command *c = find(argv[1 + wants_help]);
     if (!c) return unknown_command(argv[1 + wants_help], err);
-    if (!wants_help) return run_command(c, argc - 2, argv + 2, err);
+    if (!wants_help) return run_command(c, argc - 2, argv + 2, ranks, err);
     cli_help_command(c, stdout);
     return 0;
 }
 
 int main(int argc, char **argv) {
     sl_error err = {0}, why;
+    sl_ranks *ranks = NULL;
     int rc = cli_process_begin(&err);
-    if (!rc) rc = run(argc, argv, &err);
+    if (!rc) rc = cli_ranks_open(argc, argv, &ranks, &err);
+    if (!rc) rc = run(argc, argv, ranks, &err);
     int changed = cli_watch_check(&why);
     if (changed) rc = changed, err = why; // a changed file of weights may be the cause of any other error
     if (!rc)
@@ -319,7 +325,9 @@ int main(int argc, char **argv) {
     if (cli_output_closed() && !changed) cli_end_closed_output();
     int ends = cli_interrupted() && argc > 1 && !strcmp(argv[1], "generate"); // the others end with an error
     if (!rc && ends) cli_end_interrupted();
+    if (!rc) rc = sl_ranks_close(ranks, &err);
     if (!rc) return 0;
+    if (ranks) sl_ranks_fail(ranks, rc == SL_ERR_ARG ? 2 : 1, cli_error_text(&err));
     dprintf(cli_error_fd(), "sleigh: error: %s\n", cli_error_text(&err));
     if (ends) cli_end_interrupted();
     return rc == SL_ERR_ARG ? 2 : 1;

@@ -59,6 +59,16 @@ int cli_error_fd(void) {
     return error_fd;
 }
 
+static char rank_text[192]; // static: a signal handler writes it
+
+void cli_set_rank(const char *name) {
+    snprintf(rank_text, sizeof rank_text, "%s: ", name);
+}
+
+const char *cli_rank_text(void) {
+    return rank_text;
+}
+
 // ---- interrupts ----
 
 // Mutable static state: a signal handler has no context.

@@ -17,6 +17,9 @@ int cli_process_begin(sl_error *err);
 int cli_silence(sl_error *err);
 void cli_unsilence(void); // for the dialogue of chat on a terminal; does nothing without cli_silence
 int cli_error_fd(void);   // for errors; safe in a signal handler
+// Of several ranks: what stands before the text of an error, "rank 1 of 2 (host, process 123): ". "": one process
+void cli_set_rank(const char *name);
+const char *cli_rank_text(void);
 
 // Makes Ctrl+C set a flag. once: a second Ctrl+C ends the program as usual.
 void cli_catch_interrupt(int once);

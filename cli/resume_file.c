@@ -9,7 +9,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-static void show(const json_t *value, char buf[160]) {
+void cli_settings_show(const json_t *settings, const char *key, char buf[160]) {
+    const json_t *value = sl_json_get(settings, key);
     char *text = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
     snprintf(buf, 160, "%s", text ? text : "(not set)");
     free(text);
@@ -20,8 +21,7 @@ static int not_ours(const cli_resume *r, sl_error *err) {
                    r->flag, r->path, r->command);
 }
 
-// The first key of `some` that `others` do not have or have with another value; NULL: none. The name of the model may differ:
-// the fingerprints tell whether it is the same model.
+// The first key of `some` that `others` do not have or have with another value; NULL: none.
 static const char *differing(const json_t *some, const json_t *others) {
     const char *key;
     json_t *value;
@@ -33,15 +33,19 @@ static const char *differing(const json_t *some, const json_t *others) {
     return NULL;
 }
 
+const char *cli_settings_differ(const json_t *a, const json_t *b) {
+    const char *key = differing(a, b);
+    return key ? key : differing(b, a);
+}
+
 static int check_settings(const cli_resume *r, const json_t *header, const json_t *settings, sl_error *err) {
     char name[32], before[160], now[160];
     snprintf(name, sizeof name, "sleigh_%s", r->command);
     const json_t *was = sl_json_get(header, "settings"), *version = sl_json_get(header, name);
     if (!json_is_object(was) || json_integer_value(version) != r->version) return not_ours(r, err);
-    const char *key = differing(settings, was);
-    if (!key) key = differing(was, settings);
+    const char *key = cli_settings_differ(settings, was);
     if (!key) return 0;
-    show(sl_json_get(was, key), before), show(sl_json_get(settings, key), now);
+    cli_settings_show(was, key, before), cli_settings_show(settings, key, now);
     return sl_fail(err, SL_ERR_ARG,
                    "%s %s was written with %s = %s, but this command has %s; name another file, or remove this one", r->flag,
                    r->path, key, before, now);
@@ -100,9 +104,17 @@ int cli_resume_open(const cli_resume *r, const json_t *settings, FILE **out, sl_
 }
 
 int cli_resume_add(FILE *f, const char *flag, const char *path, const json_t *line, sl_error *err) {
-    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
-    if (!text) return sl_fail(err, SL_ERR_MEMORY, "%s %s: out of memory, or text that is not UTF-8", flag, path);
-    int rc = fprintf(f, "%s\n", text) < 0 || fflush(f) ? cannot_write(flag, path, err) : 0;
+    char *text = cli_resume_text(line);
+    int rc = cli_resume_add_text(f, flag, path, text, err);
     free(text);
     return rc;
+}
+
+char *cli_resume_text(const json_t *line) {
+    return line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+}
+
+int cli_resume_add_text(FILE *f, const char *flag, const char *path, const char *text, sl_error *err) {
+    if (!text) return sl_fail(err, SL_ERR_MEMORY, "%s %s: out of memory, or text that is not UTF-8", flag, path);
+    return fprintf(f, "%s\n", text) < 0 || fflush(f) ? cannot_write(flag, path, err) : 0;
 }

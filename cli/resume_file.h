@@ -23,5 +23,12 @@ typedef struct cli_resume {
 int cli_resume_open(const cli_resume *r, const json_t *settings, FILE **out, sl_error *err);
 // Writes a line and flushes it. NULL as `line`: SL_ERR_MEMORY
 int cli_resume_add(FILE *f, const char *flag, const char *path, const json_t *line, sl_error *err);
+// The two halves of cli_resume_add.
+char *cli_resume_text(const json_t *line); // from malloc; NULL: memory is short, or a text is not UTF-8
+int cli_resume_add_text(FILE *f, const char *flag, const char *path, const char *text, sl_error *err);
+
+// A key whose values differ; NULL: none. The name of the model may differ: the fingerprints tell whether it is the same model.
+const char *cli_settings_differ(const json_t *a, const json_t *b);
+void cli_settings_show(const json_t *settings, const char *key, char buf[160]); // the value as text
 
 #endif

@@ -28,6 +28,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
         while (atomic_flag_test_and_set(&is_reported)) pause(); // another thread prints the error and ends the process
         say(cli_progress_erase());
         say("sleigh: error: ");
+        say(cli_rank_text());
         say(files[i].path);
         say(" changed while it was in use, or its disk failed: a mapped part of it cannot be read\n");
         cli_end_now(1);

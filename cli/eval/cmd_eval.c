@@ -14,6 +14,7 @@
 #include "cli/output/certificates.h"
 #include "cli/output/plot.h"
 #include "cli/process.h"
+#include "cli/rank_checks.h"
 #include "cli/resume_file.h"
 #include "cli/run/load_model.h"
 #include "cli/run/pick_device.h"
@@ -48,6 +49,7 @@ static int check_flags(const cli_eval_flags *o, sl_error *err) {
     if (procedure && grader)
         return sl_fail(err, SL_ERR_ARG, "flag --grader cannot be used with --procedure, which sets the grader");
     int rc = cli_check_chat_flags(o->chat, o->given, err);
+    if (!rc && o->tasks->jsonl) rc = cli_ranks_check_file(o->ranks, o->tasks->jsonl, "--jsonl", err);
     if (rc) return rc;
     return plot ? cli_plot_check(plot, "--plot", err) : 0;
 }
@@ -267,42 +269,85 @@ static eval_prefill prefill_of(const eval *e, int n_prompt) {
                           .error_max = r.n_errors ? r.error_max : NAN};
 }
 
+// An answer on its way to rank 0. The reports of the heads follow, [n_layers][n_heads] if has_heads, and then the line of
+// --out.
+typedef struct answer_part {
+    sl_attn_stats stats;
+    eval_prefill prefill;
+    double score;
+    int group, number, method, has_heads;
+} answer_part;
+
+static int give_answer(eval *e, const answer_part *part, const char *line, sl_error *err) {
+    const cli_timeline *t = &e->t;
+    size_t n_heads = part->has_heads ? (size_t)e->scores.n_layers * (size_t)e->scores.n_heads * sizeof *t->prefill : 0;
+    e->part.n = 0;
+    int rc = sl_text_append(&e->part, (const char *)part, sizeof *part, err);
+    if (!rc) rc = sl_text_append(&e->part, (const char *)t->prefill, n_heads, err);
+    if (!rc && line) rc = sl_text_append(&e->part, line, strlen(line), err);
+    return rc ? rc : cli_shards_give(&e->shards, e->part.data, e->part.n, err);
+}
+
+// Takes an answer of this rank or of another one; a cli_shards.take.
+static int take_answer(void *ctx, const char *data, size_t n, sl_error *err) {
+    eval *e = ctx;
+    eval_scores *s = &e->scores;
+    answer_part part;
+    memcpy(&part, data, sizeof part);
+    const char *heads = data + sizeof part, *line = heads;
+    if (part.has_heads) line += (size_t)s->n_layers * (size_t)s->n_heads * sizeof(sl_prefill_report);
+    int cell = eval_cell(s, part.method, s->groups[part.group].first + part.number);
+    s->score[cell] = part.score, s->bytes[cell] = (double)part.stats.bytes, s->dense[cell] = (double)part.stats.dense_bytes;
+    eval_scores_set_stated(s, cell, &part.stats);
+    s->prefill[cell] = part.prefill;
+    eval_scores_add_heads(s, part.method, part.group, part.has_heads ? (const sl_prefill_report *)heads : NULL);
+    char *text = e->out ? strndup(line, n - (size_t)(line - data)) : NULL;
+    int rc = e->out ? cli_resume_add_text(e->out, "--out", e->o.output->path, text, err) : 0;
+    free(text);
+    cli_progress_update(&e->progress, ++e->n_done, e->n_todo);
+    return rc;
+}
+
 static int record_answer(eval *e, int group, int number, int method, const eval_item *item, int n_prompt, sl_error *err) {
     const eval_group *g = &e->scores.groups[group];
     const sl_attn_stats *a = sl_engine_attn_stats(e->run.engine);
-    int cell = eval_cell(&e->scores, method, g->first + number);
-    char extracted[EVAL_EXTRACT];
+    char extracted[EVAL_EXTRACT], *text = NULL;
     json_t *whole = NULL;
     const json_t *references = item->references;
     if (item->grader == GRADE_EXACT && item->answer.n)
         references = whole = json_pack("[s%]", item->answer.data, item->answer.n);
     double score = eval_grade(item->grader, e->answer.data, e->answer.n, references, extracted);
-    e->scores.score[cell] = score, e->scores.bytes[cell] = (double)a->bytes, e->scores.dense[cell] = (double)a->dense_bytes;
-    eval_scores_set_stated(&e->scores, cell, a);
-    e->scores.prefill[cell] = prefill_of(e, n_prompt);
-    eval_scores_add_heads(&e->scores, method, group, e->t.prefill);
+    const answer_part part = {.stats = *a,
+                              .prefill = prefill_of(e, n_prompt),
+                              .score = score,
+                              .group = group,
+                              .number = number,
+                              .method = method,
+                              .has_heads = e->scores.heads && e->t.prefill};
     int rc = cli_watch_check(err);
-    if (!rc && e->out) {
+    if (!rc && e->o.output->path) {
         json_t *line = json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:s, s:s%, s:s, s:O, s:i, s:i, s:s, s:I, s:I}", "task",
                                  g->task, "length", g->length, "sample", number, "text", e->scores.cluster[g->first + number],
                                  "attn", e->scores.methods[method], "score", score, "grader", eval_grader_name(item->grader),
                                  "answer", e->answer.data, e->answer.n, "extracted", extracted, "references", references,
                                  "n_prompt", n_prompt, "n_generated", e->t.n_sampled, "stopped", e->t.stopped, "kv_bytes",
                                  (json_int_t)a->bytes, "kv_dense_bytes", (json_int_t)a->dense_bytes);
-        if (line) eval_prefill_put(&e->scores, line, method, &e->scores.prefill[cell]);
+        if (line) eval_prefill_put(&e->scores, line, method, &part.prefill);
         if (line) cli_certificates_put(line, a);
-        rc = cli_resume_add(e->out, "--out", e->o.output->path, line, err);
+        text = cli_resume_text(line);
+        if (!text) rc = cli_resume_add_text(NULL, "--out", e->o.output->path, NULL, err); // the reason
         json_decref(line);
     }
     json_decref(whole);
-    cli_progress_update(&e->progress, ++e->n_done, e->n_todo);
+    if (!rc) rc = give_answer(e, &part, text, err);
+    free(text);
     return rc;
 }
 
 static int set_methods(eval *e, int m, sl_error *err) {
     int rc = cli_run_set_attention_but(&e->run, e->scores.methods[m], &e->o.run->attention.attn_layers, err);
-    return rc ? rc
-              : cli_run_set_prefill(&e->run, eval_prefill_of(&e->scores, m), &e->o.run->attention.attn_prefill_layers, err);
+    if (!rc) rc = cli_run_set_prefill(&e->run, eval_prefill_of(&e->scores, m), &e->o.run->attention.attn_prefill_layers, err);
+    return rc ? rc : cli_ranks_check_plans(e->o.ranks, &e->run, err);
 }
 
 static int ask_all(eval *e, int group, int first, const eval_text *text, int n, sl_error *err) {
@@ -334,6 +379,31 @@ static int is_done(const eval *e, int group, int first, int n) {
     return 1;
 }
 
+// Numbers the texts that are left. The samples of a text stay together, so that they share its prefill.
+static int find_units(eval *e, sl_error *err) {
+    const eval_scores *s = &e->scores;
+    int n = 0;
+    e->unit = malloc((size_t)s->n_samples * sizeof *e->unit);
+    if (!e->unit) return sl_fail(err, SL_ERR_MEMORY, "--samples: out of memory");
+    for (int g = 0; g < s->n_groups; g++)
+        for (int i = 0, at = s->groups[g].first, cluster = -1; i < s->groups[g].n; i++) {
+            e->unit[at + i] = -1;
+            if (is_done(e, g, i, 1)) continue;
+            n += s->cluster[at + i] != cluster, cluster = s->cluster[at + i];
+            e->unit[at + i] = n - 1;
+        }
+    e->shards = (cli_shards){.ranks = e->o.ranks, .n_units = n, .take = take_answer, .ctx = e};
+    return 0;
+}
+
+// The unit of n samples; -1: all are answered, or another rank asks them.
+static int my_unit(const eval *e, int group, int first, int n) {
+    const int *unit = e->unit + e->scores.groups[group].first + first;
+    for (int q = 0; q < n; q++)
+        if (unit[q] >= 0) return cli_shards_is_mine(&e->shards, unit[q]) ? unit[q] : -1;
+    return -1;
+}
+
 // Operations of the prefills of the generated texts that are left; 0: the lengths of a file are not known beforehand.
 static double prefill_left(const eval *e) {
     double sum = 0;
@@ -341,27 +411,39 @@ static double prefill_left(const eval *e) {
         const eval_group *group = &e->scores.groups[g];
         int per_text = n_questions(e, g);
         for (int i = 0; i < group->n; i += per_text)
-            if (!is_done(e, g, i, group->n - i < per_text ? group->n - i : per_text))
+            if (my_unit(e, g, i, group->n - i < per_text ? group->n - i : per_text) >= 0)
                 sum += sl_model_prefill_flops(e->run.model, 0, group->length);
     }
     return sum;
 }
 
+// Ends the unit before, and forgets its tokens: how much of a prompt is prefilled must not depend on the number of ranks.
+static int begin_unit(eval *e, int unit, int *current, sl_error *err) {
+    int rc = *current >= 0 && unit != *current ? cli_shards_end_unit(&e->shards, err) : 0;
+    if (!rc && unit >= 0 && unit != *current) rc = cli_timeline_cut(&e->t, 0, err);
+    *current = unit;
+    return rc;
+}
+
 static int run_texts(eval *e, sl_error *err) {
-    int rc = 0;
+    int rc = 0, current = -1;
     cli_progress_begin_run(&e->progress, "eval", "answers", e->n_todo, prefill_left(e), 0);
     for (int g = 0; !rc && g < e->scores.n_groups; g++) {
         int per_text = n_questions(e, g);
         for (int i = 0; !rc && i < e->scores.groups[g].n; i += per_text) {
             int n = e->scores.groups[g].n - i < per_text ? e->scores.groups[g].n - i : per_text;
+            int unit = my_unit(e, g, i, n);
             eval_text text;
-            if (is_done(e, g, i, n)) continue;
-            rc = get_text(e, g, i / per_text, &text, err);
+            if (unit < 0) continue;
+            rc = begin_unit(e, unit, &current, err);
+            if (!rc) rc = get_text(e, g, i / per_text, &text, err);
             if (rc) break;
             rc = ask_all(e, g, i, &text, n, err);
             free_text(e, &text);
         }
     }
+    if (!rc) rc = begin_unit(e, -1, &current, err);
+    if (!rc) rc = cli_shards_finish(&e->shards, err);
     cli_progress_end(&e->progress);
     return rc;
 }
@@ -395,6 +477,7 @@ static int open_run(eval *e, sl_error *err) {
 static int run(eval *e, sl_error *err) {
     char device[256];
     int rc = open_run(e, err);
+    if (!rc) rc = find_units(e, err);
     if (rc) return rc;
     sl_engine_describe(e->run.engine, device, sizeof device);
     fprintf(stderr, "model: %s\nbackend: %s\nsetup: %s\n", e->o.run->model.path, device,
@@ -405,6 +488,7 @@ static int run(eval *e, sl_error *err) {
     fprintf(stderr, "\n");
     fprintf(stderr, "samples: %d with %d method%s each, %d of %d answers left\n", e->scores.n_samples, e->scores.n_methods,
             cli_s(e->scores.n_methods), e->n_todo, e->scores.n_samples * e->scores.n_methods);
+    cli_ranks_describe(e->o.ranks, e->shards.n_units, "text");
     cli_catch_interrupt(1);
     return run_texts(e, err);
 }
@@ -483,8 +567,8 @@ static void close_eval(eval *e) {
     cli_timeline_close(&e->t);
     cli_run_close(&e->run);
     for (int i = 0; e->ids && i < (e->o.tasks->jsonl ? 1 : e->o.eval->questions); i++) sl_ids_free(&e->ids[i]);
-    free(e->ids), free(e->n_shared), free(e->tasks);
-    sl_text_free(&e->answer);
+    free(e->ids), free(e->n_shared), free(e->tasks), free(e->unit);
+    sl_text_free(&e->answer), sl_text_free(&e->part);
     if (e->out) fclose(e->out);
     eval_prompter_free(&e->prompter);
     eval_scores_free(&e->scores);
@@ -494,20 +578,37 @@ static void close_eval(eval *e) {
     json_decref(e->settings);
 }
 
+// Opens --out in rank 0, and tells the other ranks which answers it has.
+static int open_out(eval *e, sl_error *err) {
+    int n = e->scores.n_samples * e->scores.n_methods;
+    sl_ranks *ranks = e->o.ranks;
+    sl_text done = {0};
+    int rc = sl_ranks_rank(ranks) || !e->o.output->path
+                 ? 0
+                 : eval_file_open(e->o.output->path, e->settings, &e->scores, &e->out, err);
+    if (!ranks) return rc;
+    for (int i = 0; !rc && i < n; i++) rc = sl_text_append(&done, isnan(e->scores.score[i]) ? "" : "y", 1, err);
+    if (!rc) rc = sl_ranks_broadcast(ranks, &done, err);
+    for (int i = 0; !rc && i < n && sl_ranks_rank(ranks); i++) e->scores.score[i] = done.data[i] ? 0 : NAN;
+    sl_text_free(&done);
+    return rc;
+}
+
 int cmd_eval(const cli_eval_flags *o, sl_error *err) {
     eval e = {.o = *o, .run_options = *o->run};
     e.o.run = &e.run_options;
     sl_tokenizer *tok = NULL;
-    int rc = prepare(&e, &tok, err);
+    int is_first = !sl_ranks_rank(o->ranks), rc = prepare(&e, &tok, err);
     if (!rc && o->eval->dump) {
-        rc = dump(&e, err);
+        if (is_first) rc = dump(&e, err);
     } else if (!rc) {
-        if (o->output->path) rc = eval_file_open(o->output->path, e.settings, &e.scores, &e.out, err);
+        rc = cli_ranks_compare(o->ranks, e.settings, err);
+        if (!rc) rc = open_out(&e, err);
         e.n_todo = rc ? 0 : eval_scores_missing(&e.scores);
         if (!rc && e.n_todo) rc = run(&e, err);
-        if (!rc)
+        if (is_first && !rc)
             rc = print_table(&e, &e.scores, err);
-        else if (cli_interrupted())
+        else if (is_first && cli_interrupted())
             print_partial(&e);
     }
     close_eval(&e);

@@ -11,6 +11,7 @@
 #include "cli/output/model_name.h"
 #include "cli/output/progress_bar.h"
 #include "cli/run/run.h"
+#include "cli/shards.h"
 #include "cli/timeline.h"
 
 #include <jansson.h>
@@ -28,7 +29,7 @@ typedef struct eval {
     json_t *settings;
     eval_maker maker;
     eval_prompter prompter;
-    FILE *out; // --out, or NULL
+    FILE *out; // --out, or NULL; open in rank 0
     const char *newline[1];
     // state of the run
     cli_run run;
@@ -36,6 +37,9 @@ typedef struct eval {
     sl_ids *ids; // [questions of a text]
     int *n_shared;
     sl_text answer;
+    cli_shards shards; // the texts that are left
+    int *unit;         // [scores.n_samples] number of the sample's text in `shards`; -1: every method has answered
+    sl_text part;      // an answer for rank 0
     cli_progress progress;
     int n_done, n_todo;
 } eval;

@@ -21,7 +21,8 @@ typedef struct cli_options {
     cli_tune_options tune;
     cli_quantize_options quantize;
     cli_serve_options serve;
-    const char *what; // the subject after `bench`, the file after `plot`
+    const char *what;       // the subject after `bench`, the file after `plot`
+    struct sl_ranks *ranks; // base/ranks.h; NULL: one process
     int quiet, help;
     int random_seed;      // 1: --seed -1
     char no_effect[1024]; // flags that were accepted and change nothing (habits.h), each with the reason; "": none

@@ -61,6 +61,7 @@ typedef struct cli_model_options {
 
 typedef struct cli_device_options { // device, threads and memory
     const char *name;               // --device
+    const char *gpu;                // what cuda means; NULL: "cuda"
     const char *kv_cache, *kv_cache_dtype, *cache_type_k, *cache_type_v;
     size_t kv_gpu_memory, host_memory; // bytes; 0: not given
     int kv_tokens;                     // for the command serve; 0: not given

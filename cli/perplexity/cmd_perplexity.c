@@ -11,12 +11,15 @@
 // into segments. For each segment the model reads the N tokens before the segment, and then the segment, from position 0 on.
 //
 // Memory: the ids of the texts, O(vocabulary), and one number per scored token and history.
+#include "base/hash.h"
 #include "cli/commands.h"
+#include "cli/eval/fingerprint.h"
 #include "cli/io.h"
 #include "cli/perplexity/perplexity.h"
 #include "cli/perplexity/perplexity_print.h"
 #include "cli/perplexity/perplexity_texts.h"
 #include "cli/process.h"
+#include "cli/rank_checks.h"
 #include "cli/run/load_model.h"
 #include "engine/logprobs.h"
 
@@ -114,14 +117,26 @@ static int first_of(const perplexity *p, int window) {
     return window && seen > p->first ? seen : p->first;
 }
 
-static int score_after(perplexity *p, perplexity_history *h, const int32_t *ids, int first, sl_error *err) {
+static int score_after(perplexity *p, const perplexity_history *h, const int32_t *ids, int first, sl_error *err) {
     int rc = 0;
-    if (h->n_tokens == CLI_ALL) return score(p, ids, 0, p->n_ctx, first, &h->nll, err);
+    if (h->n_tokens == CLI_ALL) return score(p, ids, 0, p->n_ctx, first, &p->scored, err);
     for (int at = first + 1; !rc && at < p->n_ctx; at += p->segment) {
         segment s = segment_at(p, h, at);
-        rc = score(p, ids, s.from, s.end - s.from, h->n_tokens - 1, &h->nll, err);
+        rc = score(p, ids, s.from, s.end - s.from, h->n_tokens - 1, &p->scored, err);
     }
     return rc;
+}
+
+// Scores window i of a text after each history, and gives the values to rank 0. unit: number of the window in the run
+static int run_window(perplexity *p, const perplexity_text *t, int i, int unit, sl_error *err) {
+    const int32_t *ids = t->ids.data + (size_t)i * p->stride;
+    int rc = 0;
+    p->scored.n = p->n_read = 0;
+    sl_session_set_sequence(p->session, p->o->run->sampling.seq_id + (uint32_t)unit);
+    for (int k = 0; !rc && k < p->n_histories; k++) rc = score_after(p, &p->histories[k], ids, first_of(p, i), err);
+    if (!rc) rc = cli_values_add(&p->scored, p->n_read, err);
+    if (!rc) rc = cli_shards_give(&p->shards, p->scored.x, (size_t)p->scored.n * sizeof *p->scored.x, err);
+    return rc ? rc : cli_shards_end_unit(&p->shards, err);
 }
 
 static int end_group(perplexity *p, sl_error *err) {
@@ -130,19 +145,22 @@ static int end_group(perplexity *p, sl_error *err) {
     return rc;
 }
 
-static int run_text(perplexity *p, int index, int *n_run, sl_error *err) {
-    const perplexity_text *t = &p->texts[index];
-    int rc = 0;
-    for (int i = 0; !rc && i < t->n_windows; i++) {
-        const int32_t *ids = t->ids.data + (size_t)i * p->stride;
-        sl_session_set_sequence(p->session, p->o->run->sampling.seq_id + (uint32_t)(*n_run)++);
-        for (int k = 0; !rc && k < p->n_histories; k++) rc = score_after(p, &p->histories[k], ids, first_of(p, i), err);
-        if (!rc && !p->groups_are_texts) rc = end_group(p, err);
-        if (!rc && !p->o->input->jsonl) rc = perplexity_print_window(p, i, err);
-        cli_progress_update(&p->progress, *n_run, p->n_planned);
-    }
-    if (!rc && p->groups_are_texts) rc = end_group(p, err);
-    return rc || !p->o->input->jsonl ? rc : perplexity_print_text(p, index, err);
+// Takes the values of a window from this rank or another one; they are as many for each history; a cli_shards.take.
+static int take_window(void *ctx, const char *data, size_t n, sl_error *err) {
+    perplexity *p = ctx;
+    const perplexity_text *t = &p->texts[p->taken_text];
+    const double *x = (const double *)data;
+    int rc = 0, n_values = (int)(n / sizeof *x) - 1, n_each = n_values / p->n_histories,
+        is_last = ++p->taken_window == t->n_windows;
+    for (int k = 0; k < p->n_histories; k++)
+        for (int i = 0; !rc && i < n_each; i++) rc = cli_values_add(&p->histories[k].nll, x[k * n_each + i], err);
+    if (!rc && (is_last || !p->groups_are_texts)) rc = end_group(p, err);
+    if (!rc && !p->o->input->jsonl) rc = perplexity_print_window(p, p->taken_window - 1, err);
+    if (!rc && is_last && p->o->input->jsonl) rc = perplexity_print_text(p, p->taken_text, err);
+    if (is_last) p->taken_text++, p->taken_window = 0;
+    p->n_read_all += x[n_values];
+    cli_progress_update(&p->progress, p->shards.n_taken + 1, p->n_planned);
+    return rc;
 }
 
 // ---- the run ----
@@ -166,7 +184,8 @@ static double prefill_flops(const perplexity *p, int window) {
 static void begin_progress(perplexity *p) {
     double steps = p->n_dense == p->n_ctx ? CLI_NO_WORK : (double)p->n_planned * (p->n_ctx - 1 - p->n_dense);
     double prefills = p->n_texts * prefill_flops(p, 0) + (p->n_planned - p->n_texts) * prefill_flops(p, 1);
-    cli_progress_begin_run(&p->progress, "perplexity", "windows", p->n_planned, prefills, steps);
+    int n = sl_ranks_n(p->o->ranks); // the times of the work are those of this rank
+    cli_progress_begin_run(&p->progress, "perplexity", "windows", p->n_planned, prefills / n, steps > 0 ? steps / n : steps);
 }
 
 // Prints the result of the complete rows after an interruption, which stays the error.
@@ -184,16 +203,20 @@ static int print_partial(perplexity *p, int rc, sl_error *err) {
 
 static int run_texts(perplexity *p, sl_error *err) {
     double start = sl_now_ms();
-    int rc = 0, n_run = 0;
+    int rc = 0, unit = 0;
     begin_progress(p);
-    for (int i = 0; !rc && i < p->n_texts; i++) rc = run_text(p, i, &n_run, err);
+    for (int i = 0; i < p->n_texts; i++)
+        for (int k = 0; !rc && k < p->texts[i].n_windows; k++, unit++)
+            if (cli_shards_is_mine(&p->shards, unit)) rc = run_window(p, &p->texts[i], k, unit, err);
+    if (!rc) rc = cli_shards_finish(&p->shards, err);
     cli_progress_end(&p->progress);
+    if (sl_ranks_rank(p->o->ranks)) return rc;
     if (rc) return cli_interrupted() ? print_partial(p, rc, err) : rc;
     rc = perplexity_print_end(p, err);
     if (rc) return rc;
     double ms = sl_now_ms() - start;
     fprintf(stderr, "load: %.2f ms\nwindows: %.2f ms, %.0f tokens, %.2f tok/s\npeak_rss: %.1f MiB\n", p->run.load_ms, ms,
-            p->n_read, cli_per_second(p->n_read, ms), cli_peak_mib());
+            p->n_read_all, cli_per_second(p->n_read_all, ms), cli_peak_mib());
     return 0;
 }
 
@@ -220,7 +243,11 @@ static int run(perplexity *p, sl_error *err) {
     if (!rc) rc = sl_session_new(p->run.engine, p->o->run->sampling.seq_id, &p->session, err);
     if (!rc) rc = cli_run_set_prompt(&p->run, p->n_dense, err);
     if (rc) return rc;
+    if (!rc) rc = cli_ranks_check_plans(p->o->ranks, &p->run, err);
+    if (rc) return rc;
     describe(p);
+    p->shards = (cli_shards){.ranks = p->o->ranks, .n_units = p->n_planned, .take = take_window, .ctx = p};
+    cli_ranks_describe(p->o->ranks, p->n_planned, "window");
     cli_model_name_of(p->run.model, p->o->run->model.path, &p->name);
     cli_run_format_attention(&p->run, p->attn, sizeof p->attn);
     perplexity_print_begin(p);
@@ -230,7 +257,30 @@ static int run(perplexity *p, sl_error *err) {
 
 static int check_flags(const cli_perplexity_flags *o, sl_error *err) {
     int rc = cli_need_model(&o->run->model, err);
+    if (!rc && !o->input->prompt_given)
+        rc = cli_ranks_check_file(o->ranks, o->input->jsonl ? o->input->jsonl : o->input->file,
+                                  o->input->jsonl ? "--jsonl" : "--file", err);
     if (!rc && o->input->jsonl && o->input->file) rc = sl_fail(err, SL_ERR_ARG, "flag --file cannot be used with --jsonl");
+    return rc;
+}
+
+// Refuses ranks with another model, other texts or another arithmetic.
+static int compare_ranks(const perplexity *p, sl_error *err) {
+    const cli_model_options *model = &p->o->run->model;
+    cli_fingerprint print;
+    char arithmetic[256], texts[SL_HASH_TEXT];
+    uint64_t hash = SL_FNV1A_START;
+    if (!p->o->ranks) return 0;
+    for (int i = 0; i < p->n_texts; i++) hash = sl_fnv1a(hash, p->texts[i].ids.data, p->texts[i].ids.n * sizeof(int32_t));
+    sl_hash_text(hash, texts);
+    int rc = cli_fingerprint_read(model->path, cli_is_dummy(model), &model->rope, &print, err);
+    if (!rc) rc = sl_device_arithmetic(p->run.device, arithmetic, sizeof arithmetic, err);
+    json_t *s =
+        rc ? NULL
+           : json_pack("{s:s, s:s, s:s, s:s, s:s, s:I}", "config", print.config, "weights", print.weights, "tokenizer",
+                       print.tokenizer, "arithmetic", arithmetic, "texts", texts, "seed", (json_int_t)p->o->run->sampling.seed);
+    if (!rc) rc = cli_ranks_compare(p->o->ranks, s, err);
+    json_decref(s);
     return rc;
 }
 
@@ -245,6 +295,7 @@ int cmd_perplexity(const cli_perplexity_flags *o, sl_error *err) {
     }
     if (!rc) rc = perplexity_cut_texts(&p, &in, err);
     perplexity_close_input(&in);
+    if (!rc) rc = compare_ranks(&p, err);
     if (!rc) {
         rc = cli_run_open_engine(&p.run, p.n_ctx, 1, err);
         is_open = !rc;
@@ -253,6 +304,7 @@ int cmd_perplexity(const cli_perplexity_flags *o, sl_error *err) {
     sl_session_free(p.session);
     if (is_open) cli_run_close(&p.run);
     for (int i = 0; i < p.n_histories; i++) cli_values_free(&p.histories[i].nll);
+    cli_values_free(&p.scored);
     perplexity_free_texts(&p);
     json_decref(p.rows);
     free(p.ids);

@@ -10,6 +10,7 @@
 #include "cli/output/rows.h"
 #include "cli/output/summary.h"
 #include "cli/run/run.h"
+#include "cli/shards.h"
 
 #include <jansson.h>
 
@@ -41,9 +42,13 @@ typedef struct perplexity {
     int groups_are_texts;       // 1: the standard error is between texts; 0: between windows
     perplexity_history histories[CLI_MAX_INTS]; // [n_histories]; without --history: one, of all tokens
     int n_histories;
-    int32_t *ids; // [n_ctx] the tokens that the model reads
-    int offset;   // index of ids[0] in the window
-    double n_read;
+    int32_t *ids;                 // [n_ctx] the tokens that the model reads
+    int offset;                   // index of ids[0] in the window
+    cli_shards shards;            // the windows
+    cli_values scored;            // of a window: the values of each history, and then n_read
+    int n_read;                   // tokens that the model has read for this window
+    double n_read_all;            // the same for all windows that rank 0 has taken
+    int taken_text, taken_window; // the next one that rank 0 takes
     cli_progress progress;
     // The complete rows of the output: windows of --file, or texts of --jsonl.
     int n_rows, n_windows, n_scored; // n_scored: scored tokens of a history

@@ -63,6 +63,10 @@ static sl_kv_formats formats_of(const cli_device_options *o) { // bf16 for flags
     return cli_kv_formats(o, &formats, NULL) ? (sl_kv_formats){0} : formats;
 }
 
+static const char *gpu_of(const cli_device_options *o) {
+    return o->gpu ? o->gpu : "cuda";
+}
+
 const char *cli_cache_device(const cli_device_options *o) {
     sl_kv_formats formats = formats_of(o);
     return !strcmp(o->name, "auto") && formats.k != formats.v ? "cpu" : o->name;
@@ -75,6 +79,7 @@ const char *cli_pick_device(const cli_run_options *o, const sl_attn_spec *specs,
     int with_cache = 0; // 1: a GPU offers `missing` with a bf16 cache
     if (cli_draft(&o->drafts)) missing = "--draft";
     if (formats.k != formats.v) missing = "a KV cache whose K and V have different types";
+    if (!strcmp(o->device.name, "cuda")) return gpu_of(&o->device);
     if (strcmp(o->device.name, "auto")) return o->device.name;
     if (!sl_device_is_gpu("auto")) return "cpu";
     for (int i = 0; !missing && i < n; i++)
@@ -86,7 +91,7 @@ const char *cli_pick_device(const cli_run_options *o, const sl_attn_spec *specs,
             missing = name_of(&spec), with_cache = runs_on_gpu(&spec, 1);
     }
     if (!missing) missing = missing_prefill(&o->attention);
-    if (!missing) return "cuda";
+    if (!missing) return gpu_of(&o->device);
     fprintf(stderr, "device: cpu, because a GPU does not offer %s%s%s\n", missing, with_cache ? " with a KV cache of " : "",
             with_cache ? sl_formats[formats.k].name : "");
     return "cpu";

@@ -607,7 +607,7 @@ static void perplexities(void) {
         CHECK_OK(cli_options_parse(&x.o, CLI_PERPLEXITY, with_histories ? 4 : 2, args, &err), err);
         if (is_texts) x.o.input.jsonl = "texts.jsonl";
         perplexity *p = &x.p;
-        const cli_perplexity_flags flags = {&x.o.run, &x.o.input, &x.o.perplexity, &x.o.output};
+        const cli_perplexity_flags flags = {&x.o.run, &x.o.input, &x.o.perplexity, &x.o.output, NULL};
         *p = (perplexity){.o = &flags,
                           .texts = x.texts,
                           .n_texts = is_texts ? x.n_rows + (k == 1) : 1,
