@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/mpi.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -50,7 +49,7 @@ typedef struct queue {
 typedef struct peer { // the connection to another rank; of this rank itself only `in` is in use
     frame from, to;
     void *receiving, *sending; // requests of MPI
-    int is_receiving, is_sending, has_left;
+    int is_receiving, is_sending, has_left, is_lost;
     queue out, in;
     sl_text partial;     // the string whose last frame has not arrived
     double heard, spoke; // times of the last frames
@@ -126,10 +125,13 @@ static message *pop(queue *q) {
 
 static void report(sl_ranks *r, int code, const char *text);
 
-// Notes that MPI cannot reach a rank; watch() ends the run.
+// Notes that MPI cannot reach a rank. check_silence ends the run soon, but not at once: if the other rank has ended the run, the
+// launcher ends this one.
 static void lose(peer *p) {
+    double soon = sl_now_ms() - SL_RANKS_SILENCE_MS + GRACE_MS;
     p->is_receiving = p->is_sending = 0;
-    p->heard = -INFINITY;
+    p->is_lost = 1;
+    if (p->heard > soon) p->heard = soon;
 }
 
 static void post(sl_ranks *r, int rank) {
@@ -201,7 +203,7 @@ static int send_frames(sl_ranks *r, int rank) {
             if (!is_done) return moved;
             p->is_sending = 0, p->spoke = sl_now_ms(), moved = 1;
         }
-        if (isinf(p->heard) || !next_frame(r, p)) return moved;
+        if (p->is_lost || !next_frame(r, p)) return moved;
         int size = (int)(offsetof(frame, data) + p->to.n);
         p->is_sending = 1;
         if (r->mpi.isend(&p->to, size, r->mpi.byte, rank, 0, r->mpi.world, &p->sending)) return lose(p), moved;

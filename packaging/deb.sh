@@ -56,7 +56,7 @@ Depends: $depends
 EOF
     [ -z "$recommends" ] || echo "$recommends"
     cat <<EOF
-Suggests: bash-completion, gnuplot-nox | gnuplot, pkgconf
+Suggests: bash-completion, gnuplot-nox | gnuplot, openmpi-bin, pkgconf
 Description: language models with exact and sampled attention
  Sleigh runs language models of the Llama and Qwen families on a CPU or an
  NVIDIA GPU. It decodes long contexts with exact attention, or with methods that

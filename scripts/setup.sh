@@ -10,7 +10,7 @@ need() { # need PACKAGE TEST...: the build needs it
     shift
     "$@" >/dev/null 2>&1 || missing="$missing $package"
 }
-want() { # want PACKAGE TEST...: --plot, the tests of an installed copy or `make deb` need it
+want() { # want PACKAGE TEST...: --plot, several ranks, the tests of an installed copy or `make deb` need it
     package=$1
     shift
     "$@" >/dev/null 2>&1 || wanted="$wanted $package"
@@ -28,6 +28,7 @@ need libsentencepiece-dev header sentencepiece_processor.h
 need libedit-dev header histedit.h
 need libmicrohttpd-dev header microhttpd.h
 want gnuplot-nox command -v gnuplot
+want openmpi-bin command -v mpirun # several ranks (docs/several-gpus.md)
 want pkgconf command -v pkg-config
 want python3-venv "${PYTHON:-python3}" -c "import ensurepip, venv" # scripts/venv.sh
 want python3-lxml /usr/bin/python3 -c "import lxml.etree" # scripts/train/prose_corpus.py

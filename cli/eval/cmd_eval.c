@@ -234,6 +234,13 @@ static int dump(eval *e, sl_error *err) {
 
 // ---- answers ----
 
+static int interrupted(const eval *e, sl_error *err) {
+    char done[64] = ""; // only rank 0 knows
+    if (!sl_ranks_rank(e->o.ranks)) snprintf(done, sizeof done, " (%d of %d answers are done)", e->n_done, e->n_todo);
+    return sl_fail(err, SL_ERR_IO, "interrupted; %s%s",
+                   e->o.output->path ? "run the same command to continue" : "a run with --out FILE can be continued", done);
+}
+
 // n_predict: most tokens of the answer.
 static int ask(eval *e, const sl_ids *ids, int n_shared, int n_predict, sl_error *err) {
     cli_timeline *t = &e->t;
@@ -244,11 +251,7 @@ static int ask(eval *e, const sl_ids *ids, int n_shared, int n_predict, sl_error
     e->answer.n = 0;
     if (!rc) rc = sl_text_append(&e->answer, "", 0, err);
     if (!rc) rc = cli_timeline_generate(t, n_predict, 0, cli_sink_text, &e->answer, err);
-    if (!rc && cli_interrupted())
-        rc = sl_fail(err, SL_ERR_IO, "interrupted; %s (%d of %d answers are done)",
-                     e->out ? "run the same command to continue" : "a run with --out FILE can be continued", e->n_done,
-                     e->n_todo);
-    return rc;
+    return !rc && cli_interrupted() ? interrupted(e, err) : rc;
 }
 
 static uint32_t sequence_of(const eval *e, const eval_group *g, int number) {
@@ -444,6 +447,7 @@ static int run_texts(eval *e, sl_error *err) {
     }
     if (!rc) rc = begin_unit(e, -1, &current, err);
     if (!rc) rc = cli_shards_finish(&e->shards, err);
+    if (rc && cli_interrupted()) rc = interrupted(e, err); // also while rank 0 waited
     cli_progress_end(&e->progress);
     return rc;
 }

@@ -171,11 +171,12 @@ static void shipped_configs(void) {
         int n_ctx;
         int32_t eos[2];
     } models[] = {{"models/llama-3.1-8b", 8030261248, 131072, {128001, 128009}},
+                  {"models/llama-3.1-70b", 70553706496, 131072, {128001, 128009}},
                   {"models/llama-3.2-1b", 1235814400, 131072, {128001, 128009}},
                   {"models/llama-3.2-3b", 3212749824, 131072, {128001, 128009}},
                   {"models/qwen2.5-7b", 7615616512, 32768, {151643, 151645}},
                   {"models/qwen3-8b", 8190735360, 40960, {151643, 151645}}};
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         sl_model *model = load(models[i].dir);
         CHECK_INT(sl_tensors_bytes(sl_model_tensors(model)) / 2, models[i].parameters);
         CHECK_INT(sl_model_config(model)->n_ctx, models[i].n_ctx);

@@ -100,8 +100,12 @@ pid_t start(const char *input, size_t n_input, const char *out, const char *cons
     return start_in(NULL, input, n_input, out, args);
 }
 
+pid_t start_shell(const char *shell, const char *const *args) {
+    return start_in(shell, NULL, 0, NULL, args);
+}
+
 result run_shell(const char *shell, const char *const *args) {
-    return finish(start_in(shell, NULL, 0, NULL, args), NULL);
+    return finish(start_shell(shell, args), NULL);
 }
 
 result finish(pid_t pid, const char *out) {

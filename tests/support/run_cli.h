@@ -27,8 +27,10 @@ result finish(pid_t pid, const char *out);
 // Waits until a file that the program writes has `size` bytes. Fails when the program ends before, or after four minutes. A
 // sanitizer build on a loaded machine needs minutes.
 void wait_for_bytes(pid_t pid, const char *path, long size);
+// Runs a line of /bin/sh in the background, in which "$0" "$@" is the program with its arguments.
+pid_t start_shell(const char *shell, const char *const *args);
 result run_args(const char *input, const char *const *args);
-// Runs a line of /bin/sh in which "$0" "$@" is the program with its arguments: `ulimit -s 256; exec "$0" "$@"`.
+// The same, and waits for its end: `ulimit -s 256; exec "$0" "$@"`.
 result run_shell(const char *shell, const char *const *args);
 #define RUN_SHELL(shell, ...) run_shell(shell, (const char *const[]){__VA_ARGS__, NULL})
 #define RUN_IN(input, ...) run_args(input, (const char *const[]){__VA_ARGS__, NULL})

@@ -1,0 +1,136 @@
+// tests/base/test_ranks.c - strings between ranks. Each case runs this program again, as several ranks that run the same case.
+#include "base/ranks.h"
+#include "base/clock.h"
+#include "tests/support/mpi.h"
+#include "tests/support/run_cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST = 3 };
+
+static sl_error err;
+static sl_ranks *ranks;
+
+static void say(const char *text) {
+    fprintf(stderr, "sleigh: error: %s\n", text);
+}
+
+static void end(int code) {
+    _exit(code);
+}
+
+// 1: this process is a rank, and `ranks` is open. Else runs the case as n ranks.
+static int is_rank(const char *name, int n) {
+    char line[600], self[300];
+    static const sl_ranks_end how = {say, end};
+    if (sl_ranks_started() > 1) {
+        CHECK_OK(sl_ranks_open(&how, &ranks, &err), err);
+        CHECK_INT(sl_ranks_n(ranks), sl_ranks_started());
+        CHECK_INT(sl_ranks_local(ranks), sl_ranks_rank(ranks)); // all are on this host
+        return 1;
+    }
+    need_mpi();
+    ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);
+    CHECK(size > 0);
+    self[size] = 0;
+    snprintf(line, sizeof line, MPIRUN "-q -np %d '%s' ranks/%s", n, self, name);
+    result r = RUN_SHELL(line, "");
+    if (r.code) FAIL("exit code %d: %s%s", r.code, r.out, r.err);
+    CHECK_INT(count_of(r.out, r.n_out, '\n') > 0, 1);
+    CHECK_HAS(r.out, "1 passed, 0 failed, 0 skipped");
+    return 0;
+}
+
+// Byte i of a string of a rank.
+static char byte_of(int rank, size_t i) {
+    return (char)(i * 31 + i / 4000 * 7 + (size_t)rank * 101);
+}
+
+static char *string_of(int rank, size_t n) {
+    static char data[1 << 20];
+    for (size_t i = 0; i < n; i++) data[i] = byte_of(rank, i);
+    return data;
+}
+
+static void check_string(const sl_text *text, int rank, size_t n) {
+    CHECK_INT(text->n, n);
+    for (size_t i = 0; i < n; i++)
+        if (text->data[i] != byte_of(rank, i)) FAIL("byte %zu of rank %d", i, rank);
+}
+
+// Around the size of a frame (4,000 bytes), empty, and many frames.
+static void strings(void) {
+    static const size_t sizes[] = {0, 1, 3999, 4000, 4001, 8000, 8001, 1000000};
+    if (!is_rank("strings", MOST)) return;
+    int rank = sl_ranks_rank(ranks);
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        sl_text all[MOST] = {{0}}, text = {0};
+        CHECK_OK(sl_ranks_share(ranks, string_of(rank, sizes[k]), sizes[k], all, &err), err);
+        for (int i = 0; i < MOST; i++) check_string(&all[i], i, sizes[k]);
+        CHECK_OK(sl_ranks_gather(ranks, string_of(rank + 5, sizes[k]), sizes[k], all, &err), err);
+        for (int i = 0; i < MOST; i++) check_string(&all[i], rank ? i : i + 5, sizes[k]);
+        CHECK_OK(sl_text_append(&text, string_of(rank, sizes[k]), sizes[k], &err), err);
+        CHECK_OK(sl_ranks_broadcast(ranks, &text, &err), err);
+        check_string(&text, 0, sizes[k]);
+        for (int i = 0; i < MOST; i++) sl_text_free(&all[i]);
+        sl_text_free(&text);
+    }
+    CHECK_OK(sl_ranks_close(ranks, &err), err);
+}
+
+// Strings that nobody waits for arrive in order; a call that does not wait gets none before it is sent.
+static void order(void) {
+    enum { N = 500 };
+    if (!is_rank("order", 2)) return;
+    int rank = sl_ranks_rank(ranks), other = !rank, got;
+    sl_text text = {0};
+    if (!rank) {
+        CHECK_OK(sl_ranks_receive(ranks, other, 0, &text, &got, &err), err);
+        CHECK_INT(got, 0);
+        double start = sl_now_ms();
+        CHECK_OK(sl_ranks_receive(ranks, other, 50, &text, &got, &err), err);
+        CHECK_INT(got, 0);
+        CHECK(sl_now_ms() - start > 49);
+    }
+    if (rank) // the first string of rank 1 follows one of rank 0
+        CHECK_OK(sl_ranks_receive(ranks, other, -1, &text, &got, &err), err);
+    else
+        CHECK_OK(sl_ranks_send(ranks, other, "", 0, &err), err);
+    for (int i = 0; i < N; i++)
+        for (int to = 0; to < 2; to++) CHECK_OK(sl_ranks_send(ranks, to, string_of(rank, 9u * i), 9u * i, &err), err);
+    for (int from = 0; from < 2; from++)
+        for (int i = 0; i < N; i++) {
+            CHECK_OK(sl_ranks_receive(ranks, from, -1, &text, &got, &err), err);
+            CHECK_INT(got, 1);
+            check_string(&text, from, 9u * i);
+        }
+    sl_text_free(&text);
+    CHECK_OK(sl_ranks_close(ranks, &err), err);
+}
+
+// No rank passes a barrier before the last one has come.
+static void barrier(void) {
+    if (!is_rank("barrier", MOST)) return;
+    double start = sl_now_ms();
+    if (sl_ranks_rank(ranks) == 1) usleep(300000);
+    CHECK_OK(sl_ranks_barrier(ranks, &err), err);
+    CHECK(sl_now_ms() - start > 250);
+    CHECK_OK(sl_ranks_close(ranks, &err), err);
+}
+
+static void one_process(void) {
+    CHECK_INT(sl_ranks_rank(NULL), 0);
+    CHECK_INT(sl_ranks_n(NULL), 1);
+    CHECK_INT(sl_ranks_local(NULL), 0);
+    CHECK_OK(sl_ranks_close(NULL, &err), err);
+}
+
+static const test_case cases[] = {{"strings", NEEDS_NOTHING, strings},
+                                  {"order", NEEDS_NOTHING, order},
+                                  {"barrier", NEEDS_NOTHING, barrier},
+                                  {"one_process", NEEDS_NOTHING, one_process},
+                                  {0}};
+extern const test_suite suite_ranks;
+const test_suite suite_ranks = {"ranks", cases};
