@@ -1,8 +1,8 @@
 // base/ranks.c - see ranks.h.
 //
-// A string travels in frames of at most FRAME bytes, one at a time between two ranks. MPI sends frames of this size at once:
+// A string travels in packets of at most PACKET bytes, one at a time between two ranks. MPI sends packets of this size at once:
 // the sender does not wait for the receiver, and vader (shared memory) needs no rights to read another process. The size of a
-// message is in the frame, so the receiver needs no MPI_Status, whose layout differs between libraries.
+// message is in the packet, so the receiver needs no MPI_Status, whose layout differs between libraries.
 #include "base/ranks.h"
 #include "base/clock.h"
 #include "base/mpi.h"
@@ -17,28 +17,28 @@
 #include <unistd.h>
 
 enum {
-    FRAME = 4000,
+    PACKET = 4000,
     BEAT_MS = 1000,
     TURN_MS = 20,     // between two looks of the thread at its connections
     WAIT_TURN_MS = 1, // the same while a call waits for a string
-    FLUSH_MS = 500,   // for the last frames of a rank that ends
+    FLUSH_MS = 500,   // for the last packets of a rank that ends
     GRACE_MS = 2000,  // within which the rank that has to end the run must do so, before another one does
     CLOSE_MS = 8000,  // of MPI_Finalize
 };
 
-enum { BEAT, PART, LAST, FAILED, END, BYE }; // kinds of frames: PART and LAST carry a string, BYE is the last frame of a rank
+enum { BEAT, PART, LAST, FAILED, END, BYE }; // kinds of packets: PART and LAST carry a string, BYE is the last packet of a rank
 
-typedef struct frame {
+typedef struct packet {
     uint32_t kind, n;
     int32_t code; // of FAILED and END: the exit code
-    char data[FRAME];
-} frame;
+    char data[PACKET];
+} packet;
 
 typedef struct message {
     struct message *next;
     uint32_t kind;
     int32_t code;
-    size_t n, at; // at: bytes that are in frames
+    size_t n, at; // at: bytes that are in packets
     char data[];
 } message;
 
@@ -47,12 +47,12 @@ typedef struct queue {
 } queue;
 
 typedef struct peer { // the connection to another rank; of this rank itself only `in` is in use
-    frame from, to;
+    packet from, to;
     void *receiving, *sending; // requests of MPI
     int is_receiving, is_sending, has_left, is_lost;
     queue out, in;
-    sl_text partial;     // the string whose last frame has not arrived
-    double heard, spoke; // times of the last frames
+    sl_text partial;     // the string whose last packet has not arrived
+    double heard, spoke; // times of the last packets
     char host[65];
     long process;
 } peer;
@@ -121,12 +121,12 @@ static message *pop(queue *q) {
     return m;
 }
 
-// ---- the thread: frames ----
+// ---- the thread: packets ----
 
 static void report(sl_ranks *r, int code, const char *text);
 
-// Notes that MPI cannot reach a rank. check_silence ends the run soon, but not at once: if the other rank has ended the run, the
-// launcher ends this one.
+// Notes that MPI cannot reach a rank. check_silence ends the run soon, but not at once: if the other rank has ended the run,
+// the launcher ends this one.
 static void lose(peer *p) {
     double soon = sl_now_ms() - SL_RANKS_SILENCE_MS + GRACE_MS;
     p->is_receiving = p->is_sending = 0;
@@ -142,7 +142,7 @@ static void post(sl_ranks *r, int rank) {
 
 static void take(sl_ranks *r, int rank) {
     peer *p = &r->peers[rank];
-    const frame *f = &p->from;
+    const packet *f = &p->from;
     message *m = NULL;
     switch (f->kind) {
     case PART:
@@ -165,7 +165,7 @@ static void take(sl_ranks *r, int rank) {
     }
 }
 
-static int receive_frames(sl_ranks *r, int rank) {
+static int receive_packets(sl_ranks *r, int rank) {
     peer *p = &r->peers[rank];
     int moved = 0, is_done = 0;
     while (p->is_receiving) {
@@ -178,14 +178,14 @@ static int receive_frames(sl_ranks *r, int rank) {
     return moved;
 }
 
-// Fills the next frame. 0: there is nothing to say.
-static int next_frame(sl_ranks *r, peer *p) {
+// Fills the next packet. 0: there is nothing to say.
+static int next_packet(sl_ranks *r, peer *p) {
     message *m = p->out.first;
     if (!m) {
         p->to.kind = BEAT, p->to.n = 0;
         return !r->is_closing && sl_now_ms() - p->spoke >= BEAT_MS;
     }
-    size_t n = m->n - m->at < FRAME ? m->n - m->at : FRAME;
+    size_t n = m->n - m->at < PACKET ? m->n - m->at : PACKET;
     memcpy(p->to.data, m->data + m->at, n);
     m->at += n;
     p->to.kind = m->kind == LAST && m->at < m->n ? PART : m->kind;
@@ -194,7 +194,7 @@ static int next_frame(sl_ranks *r, peer *p) {
     return 1;
 }
 
-static int send_frames(sl_ranks *r, int rank) {
+static int send_packets(sl_ranks *r, int rank) {
     peer *p = &r->peers[rank];
     int moved = 0, is_done;
     for (;;) {
@@ -203,8 +203,8 @@ static int send_frames(sl_ranks *r, int rank) {
             if (!is_done) return moved;
             p->is_sending = 0, p->spoke = sl_now_ms(), moved = 1;
         }
-        if (p->is_lost || !next_frame(r, p)) return moved;
-        int size = (int)(offsetof(frame, data) + p->to.n);
+        if (p->is_lost || !next_packet(r, p)) return moved;
+        int size = (int)(offsetof(packet, data) + p->to.n);
         p->is_sending = 1;
         if (r->mpi.isend(&p->to, size, r->mpi.byte, rank, 0, r->mpi.world, &p->sending)) return lose(p), moved;
     }
@@ -229,7 +229,7 @@ static void report(sl_ranks *r, int code, const char *text) {
         left = 0;
         for (int i = 0; i < r->n; i++) {
             if (i == r->rank) continue;
-            if (!r->peers[i].has_left) send_frames(r, i);
+            if (!r->peers[i].has_left) send_packets(r, i);
             left |= r->peers[i].is_sending;
         }
         if (left) pause_ms(1);
@@ -291,7 +291,7 @@ static void turn(sl_ranks *r) {
         for (int i = 0; i < r->n; i++) r->peers[i].heard = now;
     r->turned = now;
     for (int i = 0; i < r->n; i++)
-        if (i != r->rank) moved |= receive_frames(r, i) | send_frames(r, i);
+        if (i != r->rank) moved |= receive_packets(r, i) | send_packets(r, i);
     watch(r);
     if (moved) {
         pthread_cond_broadcast(&r->news);
@@ -309,9 +309,9 @@ static int start_mpi(sl_ranks *r, sl_error *err) {
         r->mpi.comm_size(r->mpi.world, &n) || r->mpi.comm_set_errhandler(r->mpi.world, r->mpi.errors_return))
         return sl_fail(err, SL_ERR_IO, "Open MPI cannot start");
     if (n != r->n)
-        return sl_fail(
-            err, SL_ERR_UNSUPPORTED,
-            "the launcher has started %d ranks, and Open MPI connects %d; use mpirun of Open MPI, or srun --mpi=pmix", r->n, n);
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "the launcher has started %d ranks, and Open MPI connects %d; use mpirun of Open MPI, or srun with PMIx",
+                       r->n, n);
     return 0;
 }
 
@@ -440,7 +440,7 @@ int sl_ranks_close(sl_ranks *r, sl_error *err) {
 }
 
 void sl_ranks_fail(sl_ranks *r, int code, const char *text) {
-    char named[FRAME];
+    char named[PACKET];
     snprintf(named, sizeof named, "%s: %s", sl_ranks_name(r, r->rank), text);
     pthread_mutex_lock(&r->lock);
     if (!r->failure) r->failure = new_message(FAILED, code, named, strlen(named) + 1);

@@ -382,17 +382,25 @@ static int is_done(const eval *e, int group, int first, int n) {
     return 1;
 }
 
-// Numbers the texts that are left. The samples of a text stay together, so that they share its prefill.
+// 1: the sample has the text of the sample before it, or in a file a context that begins with the one before.
+static int continues_text(const eval *e, int sample) {
+    if (!e->o.tasks->jsonl) return e->scores.cluster[sample] == e->scores.cluster[sample - 1];
+    const sl_text *a = &e->records.at[sample - 1].text.context, *b = &e->records.at[sample].text.context;
+    return a->n && a->n <= b->n && !memcmp(a->data, b->data, a->n);
+}
+
+// Numbers the texts that are left. Samples that share a prefill stay together.
 static int find_units(eval *e, sl_error *err) {
     const eval_scores *s = &e->scores;
     int n = 0;
     e->unit = malloc((size_t)s->n_samples * sizeof *e->unit);
     if (!e->unit) return sl_fail(err, SL_ERR_MEMORY, "--samples: out of memory");
     for (int g = 0; g < s->n_groups; g++)
-        for (int i = 0, at = s->groups[g].first, cluster = -1; i < s->groups[g].n; i++) {
+        for (int i = 0, at = s->groups[g].first, is_new = 1; i < s->groups[g].n; i++) {
             e->unit[at + i] = -1;
+            if (i && !continues_text(e, at + i)) is_new = 1;
             if (is_done(e, g, i, 1)) continue;
-            n += s->cluster[at + i] != cluster, cluster = s->cluster[at + i];
+            n += is_new, is_new = 0;
             e->unit[at + i] = n - 1;
         }
     e->shards = (cli_shards){.ranks = e->o.ranks, .n_units = n, .take = take_answer, .ctx = e};

@@ -1,7 +1,7 @@
 // tests/base/test_ranks.c - strings between ranks. Each case runs this program again, as several ranks that run the same case.
 #include "base/ranks.h"
 #include "base/clock.h"
-#include "tests/support/mpi.h"
+#include "tests/support/mpirun.h"
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>
@@ -60,7 +60,7 @@ static void check_string(const sl_text *text, int rank, size_t n) {
         if (text->data[i] != byte_of(rank, i)) FAIL("byte %zu of rank %d", i, rank);
 }
 
-// Around the size of a frame (4,000 bytes), empty, and many frames.
+// Around the size of a packet (4,000 bytes), empty, and many packets.
 static void strings(void) {
     static const size_t sizes[] = {0, 1, 3999, 4000, 4001, 8000, 8001, 1000000};
     if (!is_rank("strings", MOST)) return;

@@ -1,7 +1,7 @@
 // tests/cli/test_cli_ranks.c - eval and perplexity as several ranks: the bytes of one process, and the end of all ranks when
 // one of them fails.
 #include "base/clock.h"
-#include "tests/support/mpi.h"
+#include "tests/support/mpirun.h"
 #include "tests/support/run_cli.h"
 
 #include <signal.h>
@@ -41,17 +41,19 @@ static void eval_tables(void) { // 10 texts; 3 texts with samples of 3 questions
     CHECK_RANKS(3, EVAL, "--task", "fwe", "--samples", "1", "-o", "csv", "--temp", "0.7", "--seed", "5");
 }
 
-// Questions of a file: those about one context stay together. The answers must not depend on what a rank has asked before.
+// Questions of a file: those about one context, or about one that begins with it, stay together. The answers must not depend on
+// what a rank has asked before.
 static void eval_file(void) {
     need_mpi();
     char path[256], line[3000];
     snprintf(path, sizeof path, "%s", in_tmp("questions"));
     FILE *f = fopen(path, "w");
     CHECK(f != NULL);
-    for (int i = 0; i < 7; i++) {
-        snprintf(line, sizeof line, "The hidden number of bay %d is %d. The grass is green. ", i / 2, 48213 + i / 2);
+    for (int i = 0; i < 12; i++) {
+        snprintf(line, sizeof line, "The hidden number of bay %d is %d. The grass is green. %s", i / 3, 48213 + i / 3,
+                 i % 3 == 2 ? "The lake is calm. " : "");
         fprintf(f, "{\"context\": \"%s%s\", \"question\": \"What is the hidden number of bay %d? Answer:\", \"answer\": %d}\n",
-                "The sky is clear. The sun is warm. ", line, i / 2, 48213 + i / 2);
+                "The sky is clear. The sun is warm. ", line, i / 3, 48213 + i / 3);
     }
     fclose(f);
     const char *const args[] = {"eval", "-m", tiny(), "--jsonl", path, "--attn", "dense,topk:k=8", "-o", "json", NULL};

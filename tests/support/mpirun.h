@@ -1,6 +1,6 @@
-// tests/support/mpi.h - runs programs as several ranks with mpirun of Open MPI, also as root and on fewer cores than ranks.
-#ifndef SLEIGH_TEST_MPI_H
-#define SLEIGH_TEST_MPI_H
+// tests/support/mpirun.h - runs programs as several ranks with mpirun of Open MPI, also as root and on fewer cores than ranks.
+#ifndef SLEIGH_TEST_MPIRUN_H
+#define SLEIGH_TEST_MPIRUN_H
 
 #include "base/mpi.h"
 #include "tests/test.h"
