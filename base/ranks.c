@@ -251,8 +251,8 @@ static void check_silence(sl_ranks *r, double now) {
     report(r, 1, text);
 }
 
-static void watch(sl_ranks *r) {
-    double now = sl_now_ms();
+// now: the begin of the turn. The process may have been stopped since.
+static void watch(sl_ranks *r, double now) {
     check_silence(r, now);
     if (!r->failure) return;
     if (!r->fails_at) { // rank 0 speaks for all, so that only one rank prints
@@ -292,7 +292,7 @@ static void turn(sl_ranks *r) {
     r->turned = now;
     for (int i = 0; i < r->n; i++)
         if (i != r->rank) moved |= receive_packets(r, i) | send_packets(r, i);
-    watch(r);
+    watch(r, now);
     if (moved) {
         pthread_cond_broadcast(&r->news);
         pthread_mutex_unlock(&r->lock); // for the calls that wait

@@ -264,22 +264,24 @@ static int check_flags(const cli_perplexity_flags *o, sl_error *err) {
     return rc;
 }
 
-// Refuses ranks with another model, other texts or another arithmetic.
+// Refuses ranks with another model, other texts, other methods (of a profile) or another arithmetic.
 static int compare_ranks(const perplexity *p, sl_error *err) {
     const cli_model_options *model = &p->o->run->model;
     cli_fingerprint print;
-    char arithmetic[256], texts[SL_HASH_TEXT];
+    char arithmetic[256], texts[SL_HASH_TEXT], attn[CLI_ATTN_TEXT], prefill[CLI_ATTN_TEXT];
     uint64_t hash = SL_FNV1A_START;
     if (!p->o->ranks) return 0;
     for (int i = 0; i < p->n_texts; i++) hash = sl_fnv1a(hash, p->texts[i].ids.data, p->texts[i].ids.n * sizeof(int32_t));
     sl_hash_text(hash, texts);
+    cli_plan_format(&p->run.requested, attn, sizeof attn);
+    cli_plan_format(&p->run.requested_prefill, prefill, sizeof prefill);
     int rc = cli_fingerprint_read(model->path, cli_is_dummy(model), &model->rope, &print, err);
     if (!rc) rc = sl_device_arithmetic(p->run.device, arithmetic, sizeof arithmetic, err);
-    json_t *s =
-        rc ? NULL
-           : json_pack("{s:s, s:s, s:s, s:s, s:s, s:I}", "config", print.config, "weights", print.weights, "tokenizer",
-                       print.tokenizer, "arithmetic", arithmetic, "texts", texts, "seed", (json_int_t)p->o->run->sampling.seed);
-    if (!rc) rc = cli_ranks_compare(p->o->ranks, s, err);
+    if (rc) return rc;
+    json_t *s = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:I}", "config", print.config, "weights", print.weights,
+                          "tokenizer", print.tokenizer, "arithmetic", arithmetic, "texts", texts, "attn", attn, "attn-prefill",
+                          prefill, "seed", (json_int_t)p->o->run->sampling.seed);
+    rc = cli_ranks_compare(p->o->ranks, s, err);
     json_decref(s);
     return rc;
 }

@@ -57,7 +57,6 @@ static void eval_file(void) {
     }
     fclose(f);
     const char *const args[] = {"eval", "-m", tiny(), "--jsonl", path, "--attn", "dense,topk:k=8", "-o", "json", NULL};
-    check_ranks(args, 2);
     check_ranks(args, 3);
 }
 
@@ -153,13 +152,23 @@ static void perplexities(void) { // windows that overlap; histories; texts of on
     CHECK_RANKS(3, "perplexity", "-m", tiny(), "--jsonl", lines, "-c", "64", "--windows", "1", "-o", "json");
 }
 
+// The GPUs of a host, or one GPU for both ranks.
+static void on_gpus(void) {
+    need_mpi();
+    char text[256];
+    snprintf(text, sizeof text, "%s", in_tmp("text"));
+    spill(text, long_text(60), strlen(long_text(60)));
+    CHECK_RANKS(2, EVAL, "--task", "niah-single,vt", "--samples", "3", "-o", "json", "--device", "cuda");
+    CHECK_RANKS(2, "perplexity", "-m", tiny(), "-f", text, "-c", "200", "-o", "json", "--device", "cuda");
+}
+
 // ---- faults ----
 
-// The number of times that a text occurs.
-static int times(const char *text, const char *part) {
-    int n = 0;
-    for (const char *p = text; (p = strstr(p, part)); p += strlen(part)) n++;
-    return n;
+// A text must occur n times.
+static void check_times(const char *text, const char *part, int n) {
+    int found = 0;
+    for (const char *p = text; (p = strstr(p, part)); p += strlen(part)) found++;
+    if (found != n) FAIL("\"%s\" occurs %d times, expected %d: %s", part, found, n, text);
 }
 
 static int is_alive(long process) { // a zombie is not
@@ -191,7 +200,8 @@ static result hurt(const char *flags, int rank, int sig, long *process) {
     double ms = sl_now_ms() - start;
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "rank%d", i);
-        while (is_alive(atol(slurp(in_tmp(name), &n))))
+        long of_rank = atol(slurp(in_tmp(name), &n));
+        while (is_alive(of_rank))
             if ((ms = sl_now_ms() - start) > LIMIT_MS) FAIL("rank %d is left: %s", i, r.err);
     }
     if (ms > LIMIT_MS) FAIL("the ranks ended after %.0f ms: %s", ms, r.err);
@@ -210,7 +220,7 @@ static void silence(void) {
         char part[64];
         long process;
         result r = hurt(cases[i].flags, cases[i].rank, cases[i].sig, &process);
-        CHECK_INT(times(r.err, "sleigh: error: "), 1);
+        check_times(r.err, "sleigh: error: ", 1);
         snprintf(part, sizeof part, "sleigh: error: rank %d of 3 (", cases[i].rank);
         CHECK_HAS(r.err, part);
         snprintf(part, sizeof part, ", process %ld) has given no sign of life for 5 s", process);
@@ -224,8 +234,8 @@ static void killed(void) { // mpirun ends the others, and says which rank was ki
     long process;
     result r = hurt("", 1, SIGKILL, &process);
     CHECK(r.code == 137);
-    CHECK_INT(times(r.err, "sleigh: error: "), 0);
-    CHECK_INT(times(r.err, "process rank 1 "), 1);
+    check_times(r.err, "sleigh: error: ", 0);
+    check_times(r.err, "process rank 1 ", 1);
     CHECK_HAS(r.err, "exited on signal 9");
 }
 
@@ -235,7 +245,7 @@ static void interrupted(void) { // Ctrl+C in rank 0 and in another rank
         char part[64];
         long process;
         result r = hurt("-q", rank, SIGINT, &process);
-        CHECK_INT(times(r.err, "sleigh: error: "), 1);
+        check_times(r.err, "sleigh: error: ", 1);
         snprintf(part, sizeof part, ", process %ld): interrupted; run the same command to continue", process);
         CHECK_HAS(r.err, part);
         CHECK_INT(r.code, 1);
@@ -261,7 +271,7 @@ static void refused(void) {
     check_error(&r, 2, "--file: expected the name of a file, because only rank 0 has standard input");
     r = RUN_SHELL(two, "eval", "-m", tiny(), "--length", "600", "--samples", "1", "--attn", "auto");
     CHECK_INT(r.code, 2);
-    CHECK_INT(times(r.err, "sleigh: error: "), 1);
+    check_times(r.err, "sleigh: error: ", 1);
     CHECK_HAS(r.err, "auto cannot be used with several ranks");
 }
 
@@ -312,6 +322,7 @@ static const test_case cases[] = {{"silence", NEEDS_NOTHING, silence},
                                   {"eval_prefills", NEEDS_NOTHING, eval_prefills},
                                   {"eval_continues", NEEDS_NOTHING, eval_continues},
                                   {"perplexities", NEEDS_NOTHING, perplexities},
+                                  {"on_gpus", NEEDS_GPU, on_gpus},
                                   {"killed", NEEDS_NOTHING, killed},
                                   {"interrupted", NEEDS_NOTHING, interrupted},
                                   {"refused", NEEDS_NOTHING, refused},
