@@ -129,7 +129,9 @@ static const char perplexity_notes[] =
     "For example, -c 32k --score 4k --history 1k,4k,16k,all scores the tokens from 28k to 32k of each window four times.\n"
     "\n"
     "Standard errors are between texts if there are at least 8 texts, else between windows if there are at least 8 windows,\n"
-    "else between tokens. Speed is printed to stderr.\n";
+    "else between tokens. Speed is printed to stderr.\n"
+    "\n"
+    "`mpirun -np N sleigh perplexity ...` shares the windows between N processes (docs/several-gpus.md).\n";
 
 static const char eval_notes[] =
     "Tasks (like RULER's, in our words): niah-single, niah-multikey, niah-multivalue, niah-multiquery, vt (variable\n"
@@ -149,7 +151,9 @@ static const char eval_notes[] =
     "McNemar's exact test; \"all\" is the mean over the tasks of their mean scores.\n"
     "\n"
     "--out stores every answer. If FILE exists, the same command continues its run, and may add samples, tasks, lengths or\n"
-    "methods. A file from other settings, other weights or another build is refused.\n";
+    "methods. A file from other settings, other weights or another build is refused.\n"
+    "\n"
+    "`mpirun -np N sleigh eval ...` shares the texts between N processes (docs/several-gpus.md).\n";
 
 static const char tune_notes[] =
     "tune measures settings on prompts and writes them into a profile, which --attn-profile reads (docs/tune.md).\n"
