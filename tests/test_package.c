@@ -171,11 +171,11 @@ static void setup(void) {
                       "for tool in sh dirname gcc g++ cc c++ make uname mktemp tail rm; do\n"
                       "    ln -s \"$(command -v $tool)\" \"$tmp/$tool\"\ndone\n"
                       "PATH=$tmp TMPDIR=$tmp scripts/setup.sh");
-    CHECK_HAS(r.err, "the build does not need them: gnuplot-nox pkgconf python3-venv ");
+    CHECK_HAS(r.err, "the build does not need them: gnuplot-nox openmpi-bin pkgconf python3-venv ");
     CHECK_HAS(r.err, " dpkg-dev; the log is ");
     r = script("if PATH=$tmp TMPDIR=$tmp CC=no-such-cc scripts/setup.sh; then exit 1; fi; cat \"$tmp/called\"");
     CHECK_HAS(r.err, "sleigh: error: 'apt-get install -y --no-install-recommends gcc");
-    CHECK_HAS(r.out, "apt-get update\napt-get install -y --no-install-recommends gnuplot-nox pkgconf python3-venv ");
+    CHECK_HAS(r.out, "apt-get update\napt-get install -y --no-install-recommends gnuplot-nox openmpi-bin pkgconf python3-venv ");
     CHECK_HAS(r.out, " dpkg-dev\napt-get update\n");
 }
 
