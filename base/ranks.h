@@ -30,8 +30,8 @@ int sl_ranks_started(void); // how many ranks the launcher of this process has s
 int sl_ranks_open(const sl_ranks_end *end, sl_ranks **out, sl_error *err);
 // Waits until every rank has called it, and frees *r. After an error, call sl_ranks_fail.
 int sl_ranks_close(sl_ranks *r, sl_error *err);
-// Ends all ranks with this exit code. One of them prints the reason: this rank's name and the text, or that of a rank that failed
-// before.
+// Ends all ranks with this exit code. One of them prints the reason: this rank's name and the text, or that of a rank that
+// failed before.
 _Noreturn void sl_ranks_fail(sl_ranks *r, int code, const char *text);
 
 int sl_ranks_rank(const sl_ranks *r);
