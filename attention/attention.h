@@ -51,8 +51,8 @@ enum { SL_ATTN_MAX_PARAMS = 12 };
 
 typedef struct sl_attn_method sl_attn_method;
 
-// A specification: a method with the values of its parameters, parsed from `name[:k=v]*`. `score+value` has two methods: the
-// first computes the scores, the second draws rows of V.
+// A specification: a method with the values of its parameters, parsed from `name[:k=v]*`. `first+value` has two methods: the
+// first estimates the scores or takes a set of rows, the second draws rows of V.
 typedef struct sl_attn_spec {
     const sl_attn_method *method;
     double value[SL_ATTN_MAX_PARAMS]; // parallel to method->params

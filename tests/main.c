@@ -26,7 +26,7 @@
     X(vocabularies) X(sentencepiece) X(grammar) X(json_schema) X(jinja) X(chat) X(chat_mistral) X(sampler) X(kernels) X(host_cpus) \
     X(thread_pool) X(number) X(cli_messages) X(attention) X(randomness) X(draws) X(estimators) X(long) X(pps) \
     X(certified) X(formulas) X(proposals) X(importance) X(sparse) X(saap) X(saap_is) X(bernoulli) X(vattention) \
-    X(vattention_bounds) X(extremes) X(bounds) X(sinks) X(means) X(masks) X(sparse_prefill) X(model) X(model_goldens) \
+    X(vattention_bounds) X(compositions) X(extremes) X(bounds) X(sinks) X(means) X(masks) X(sparse_prefill) X(model) X(model_goldens) \
     X(real_model) X(prefill_methods) X(thresholds) X(session_file) X(dummy) X(step) X(path) X(finite) \
     X(attention_spread) X(embed) X(examples) X(cli) X(cli_answer) X(cli_grammar) X(cli_inspect) X(line_screen) X(cli_output) \
     X(cli_chat) X(prompt_cache) X(cli_jsonl) X(cli_drafts) X(cli_prefill) X(cli_parallel) X(cli_bench) X(cli_cliffs) X(cli_compare) X(cli_eval) \

@@ -30,7 +30,7 @@ static int check_is(const sl_attn_spec *spec, sl_error *err) {
     return 0;
 }
 
-static const sl_composition is = {&sl_propose_quantised, &sl_draw_importance, SL_BY_SAMPLE, NULL},
+static const sl_composition is = {&sl_propose_quantised, &sl_draw_importance, SL_BY_SAMPLE, NULL, NULL},
                             dense_q = {.propose = &sl_propose_quantised};
 
 const sl_attn_method sl_method_santa_is = {

@@ -18,8 +18,8 @@ static const sl_attn_param magicpig_params[] = {
     {0},
 };
 
-static const sl_composition quest = {&sl_propose_bounds, &sl_draw_top_units, SL_BY_SAMPLE, NULL},
-                            magicpig = {&sl_propose_hashes, &sl_draw_candidates, SL_BY_SAMPLE, NULL};
+static const sl_composition quest = {&sl_propose_bounds, &sl_draw_top_units, SL_BY_SAMPLE, NULL, NULL},
+                            magicpig = {&sl_propose_hashes, &sl_draw_candidates, SL_BY_SAMPLE, NULL, NULL};
 
 const sl_attn_method sl_method_quest = {
     .name = "quest",

@@ -27,9 +27,9 @@ static const sl_attn_param is_params[] = {
     {0},
 };
 
-static const sl_composition by_classifier = {&sl_propose_buckets, &sl_draw_visited, SL_BY_SAMPLE, NULL},
-                            by_centroid = {&sl_propose_centroids, &sl_draw_visited, SL_BY_SAMPLE, NULL},
-                            with_draws = {&sl_propose_cells, &sl_draw_unvisited, SL_BY_SAMPLE, NULL};
+static const sl_composition by_classifier = {&sl_propose_buckets, &sl_draw_visited, SL_BY_SAMPLE, NULL, NULL},
+                            by_centroid = {&sl_propose_centroids, &sl_draw_visited, SL_BY_SAMPLE, NULL, NULL},
+                            with_draws = {&sl_propose_cells, &sl_draw_unvisited, SL_BY_SAMPLE, NULL, NULL};
 
 static int supports(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err) {
     const sl_buckets *b = geom->buckets;

@@ -20,9 +20,10 @@ static const sl_attn_param streaming_params[] = {
     {0},
 };
 
-static const sl_composition top_k = {&sl_propose_exact, &sl_draw_top_k, SL_BY_SAMPLE, NULL},
-                            top_p = {&sl_propose_exact, &sl_draw_top_p, SL_BY_SAMPLE, NULL},
-                            window = {&sl_propose_nothing, &sl_draw_window, SL_BY_SAMPLE, NULL};
+#define STAGES(PROPOSE, DRAW)                                                                                                  \
+    { .propose = &PROPOSE, .draw = &DRAW, .normaliser = SL_BY_SAMPLE }
+static const sl_composition top_k = STAGES(sl_propose_exact, sl_draw_top_k), top_p = STAGES(sl_propose_exact, sl_draw_top_p),
+                            window = STAGES(sl_propose_nothing, sl_draw_window);
 
 // ---- streaming as a mask ----
 // A query block visits the key blocks that hold a sink key, or a key in the window of one of its queries. The mask depends on
@@ -42,8 +43,18 @@ static void streaming_mask(const sl_mask_args *a) {
 static size_t streaming_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     return sl_stages_ops.workspace(g, spec, n_seqs, n_tokens, n_kv);
 }
+static int streaming_needs(const sl_attn_spec *spec, sl_kv_need *out) { // of a method that draws from the window
+    return sl_stages_ops.needs(spec, out);
+}
+static size_t streaming_state(const sl_attn_geom *g, const sl_attn_spec *spec) {
+    return sl_stages_ops.state(g, spec);
+}
 
-static const sl_attn_ops streaming_ops = {.workspace = streaming_workspace, .decode = sl_stages_decode, .mask = streaming_mask};
+static const sl_attn_ops streaming_ops = {.workspace = streaming_workspace,
+                                          .decode = sl_stages_decode,
+                                          .needs = streaming_needs,
+                                          .state = streaming_state,
+                                          .mask = streaming_mask};
 
 // ---- the methods ----
 

@@ -21,7 +21,7 @@ static int k_budget(const sl_attn_spec *spec, int n_kv) {
 static void run_top_k(sl_head *x) {
     take_rows(x, sl_masses_largest(&x->masses, x->S, x->draws.row));
 }
-const sl_draw sl_draw_top_k = {.budget = k_budget, .capacity = k_of, .run = run_top_k};
+const sl_draw sl_draw_top_k = {.budget = k_budget, .capacity = k_of, .run = run_top_k, .takes_set = 1};
 
 // ---- the fewest rows with the share p of the mass ----
 
@@ -36,7 +36,7 @@ static int no_budget(const sl_attn_spec *spec, int n_kv) { // the number of rows
 static void run_top_p(sl_head *x) {
     take_rows(x, sl_masses_reaching(&x->masses, sl_attn_get(x->group->args->spec, "p"), x->draws.row));
 }
-const sl_draw sl_draw_top_p = {.budget = no_budget, .capacity = every_row, .run = run_top_p};
+const sl_draw sl_draw_top_p = {.budget = no_budget, .capacity = every_row, .run = run_top_p, .takes_set = 1};
 
 // ---- the first `sink` rows and the last `window` ----
 
@@ -52,7 +52,7 @@ static void run_window(sl_head *x) {
     for (int i = 0; i < x->S; i++) x->draws.row[i] = i < sink ? i : n - tail + (i - sink);
     take_rows(x, x->S);
 }
-const sl_draw sl_draw_window = {.budget = window_budget, .capacity = window_capacity, .run = run_window};
+const sl_draw sl_draw_window = {.budget = window_budget, .capacity = window_capacity, .run = run_window, .takes_set = 1};
 
 // ---- the newest unit, and the units of largest bound (Quest) ----
 
@@ -92,4 +92,4 @@ static void run_top_units(sl_head *x) {
     take_rows(x, n);
 }
 const sl_draw sl_draw_top_units = {
-    .budget = unit_budget, .capacity = unit_capacity, .scratch = unit_scratch, .run = run_top_units};
+    .budget = unit_budget, .capacity = unit_capacity, .scratch = unit_scratch, .run = run_top_units, .takes_set = 1};

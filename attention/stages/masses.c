@@ -34,6 +34,24 @@ void sl_masses_truncate(sl_masses *masses, int n) {
     sl_masses_finish(masses);
 }
 
+void sl_masses_keep(sl_masses *masses, const int32_t *rows, int n) {
+    for (int b = 0, i = 0; b < masses->n_blocks; b++) {
+        bf16 kept[SL_BLOCK] = {0}, *stored = masses->stored + (size_t)b * SL_BLOCK;
+        uint64_t mass = 0;
+        int is_empty = 1;
+        for (; i < n && rows[i] / SL_BLOCK == b; i++) {
+            bf16 own = stored[rows[i] % SL_BLOCK];
+            kept[rows[i] % SL_BLOCK] = own;
+            mass += unit_mass(own);
+            is_empty &= own == 0;
+        }
+        memcpy(stored, kept, sizeof kept);
+        if (is_empty) masses->ref[b] = SL_REF_EMPTY;
+        masses->cum[b + 1] = mass;
+    }
+    sl_masses_finish(masses);
+}
+
 // In-block mass of the rows before j in the block of j.
 static uint64_t mass_before(const sl_masses *masses, int j) {
     uint64_t mass = 0;

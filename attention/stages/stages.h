@@ -138,12 +138,14 @@ typedef struct sl_head {
     int index;               // within the group
     const float *q;          // [head_dim]
     sl_masses masses, sizes; // sizes: only if sl_draw.size_power is not 0
-    int S;                   // budget
-    int needs_exact;         // sl_masses_out_of_range(&masses): every row is attended to exactly
-    int is_unbounded;        // sl_sizes_out_of_range(&sizes, &masses): draws in proportion to sizes bound no error
-    double unit, units;      // of sizes: a unit of size in the unit of kappa, and its inverse (carried.c)
-    double kappa;            // the layer's threshold; 0: the head searches for its own
-    sl_threshold_step step;  // of this head
+    int32_t *set;            // [n_set] rows of sl_composition.select, ascending
+    int n_set;
+    int S;                  // budget
+    int needs_exact;        // sl_masses_out_of_range(&masses): every row is attended to exactly
+    int is_unbounded;       // sl_sizes_out_of_range(&sizes, &masses): draws in proportion to sizes bound no error
+    double unit, units;     // of sizes: a unit of size in the unit of kappa, and its inverse (carried.c)
+    double kappa;           // the layer's threshold; 0: the head searches for its own
+    sl_threshold_step step; // of this head
     sl_rng_id id;
     sl_uniform u;       // of the draws of this head
     double norm_before; // |output| of the step before; -1: no such step
@@ -206,6 +208,7 @@ typedef struct sl_draw {
     // filled it.
     void (*expect)(sl_head *x);
     sl_sampler_fn sampler; // SANTA family: the sampler that `run` calls
+    int takes_set;         // 1: `run` takes rows once each, by no random number: another method can draw from these rows
 } sl_draw;
 
 typedef enum {
@@ -218,11 +221,15 @@ typedef struct sl_composition {
     const sl_draw *draw; // NULL: every row once, fused with the proposal (online_softmax.c)
     sl_normaliser normaliser;
     const sl_proposal *(*choose)(const sl_attn_spec *spec); // the proposal that a parameter names; NULL: propose
+    // Takes a set of rows. `draw` then draws from the exact masses of this set: other rows have the mass 0. NULL: `draw` draws
+    // from the masses of the proposal.
+    const sl_draw *select;
 } sl_composition;
 
 // ---- shared parts: composition.c ----
 
-// The composition of a specification. `score+value` has the proposal of the first method and the draw of the second.
+// The composition of a specification. `first+value` has the proposal of the first method and the draw of the second. If the
+// first method has a draw, this draw selects the set.
 sl_composition sl_composition_of(const sl_attn_spec *spec);
 int sl_page_rows(const sl_kv_view *kv, int page); // visible rows of a page: 256, or fewer in the newest page
 sl_kv_run sl_k_page(const sl_group *g, int page); // [256][head_dim]
