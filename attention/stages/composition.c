@@ -130,6 +130,7 @@ sl_group sl_group_of(const sl_attn_decode_args *a, int s, int h) {
         .n = group,
         .head_dim = g->head_dim,
         .scale = sl_score_scale(g->head_dim),
+        .rows = {{0, a->seqs[s].kv.n_kv}, {a->seqs[s].kv.n_kv, a->seqs[s].kv.n_kv}},
     };
 }
 

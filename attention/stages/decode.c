@@ -133,7 +133,8 @@ static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seq
 
 static size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     (void)n_tokens; // these methods have no prefill
-    if (!sl_composition_of(spec).draw) return sl_online_softmax_workspace(geom, spec, n_seqs, n_kv);
+    sl_composition c = sl_composition_of(spec);
+    if (sl_reads_ranges(&c)) return sl_online_softmax_workspace(geom, spec, n_seqs, n_kv);
     return lay_out(geom, spec, n_seqs, n_kv).size;
 }
 
@@ -478,8 +479,8 @@ void sl_stages_decode(const sl_attn_decode_args *a) {
     call c = {.args = a, .stages = sl_composition_of(a->spec), .ws = a->ws->data};
     c.group = a->geom->n_heads / a->geom->n_kv_heads;
     SL_CHECK(c.group <= SL_MAX_GROUP);
-    if (!c.stages.draw) {
-        sl_online_softmax_decode(a, c.stages.propose);
+    if (sl_reads_ranges(&c.stages)) {
+        sl_online_softmax_decode(a);
         return;
     }
     c.l = lay_out(a->geom, a->spec, a->n_seqs, sl_longest(a));

@@ -52,7 +52,13 @@ static void run_window(sl_head *x) {
     for (int i = 0; i < x->S; i++) x->draws.row[i] = i < sink ? i : n - tail + (i - sink);
     take_rows(x, x->S);
 }
-const sl_draw sl_draw_window = {.budget = window_budget, .capacity = window_capacity, .run = run_window, .takes_set = 1};
+static sl_row_ranges window_ranges(const sl_attn_spec *spec, int n_kv) {
+    int sink = (int)sl_attn_get(spec, "sink"), n = (int)window_capacity(spec, n_kv);
+    if (n == n_kv) sink = n_kv; // one range: the bits of dense attention
+    return (sl_row_ranges){{0, n_kv - (n - sink)}, {sink, n_kv}};
+}
+const sl_draw sl_draw_window = {
+    .budget = window_budget, .capacity = window_capacity, .run = run_window, .takes_set = 1, .ranges = window_ranges};
 
 // ---- the newest unit, and the units of largest bound (Quest) ----
 

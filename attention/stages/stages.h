@@ -120,6 +120,11 @@ int sl_plan_take_all(const sl_masses *size, int most, double target, sl_bound_fn
 
 // ---- one step of one KV head, and of one of its query heads ----
 
+// Rows that follow each other: [from[0], to[0]), and after them [from[1], to[1]).
+typedef struct sl_row_ranges {
+    int from[2], to[2];
+} sl_row_ranges;
+
 typedef struct sl_group {
     const sl_attn_decode_args *args;
     const sl_attn_query *query;
@@ -128,8 +133,9 @@ typedef struct sl_group {
     const float *q; // [n][head_dim]
     int h, n;       // KV head; number of query heads that share it
     int head_dim;
-    float scale; // log2(e) / sqrt(head_dim): scores are in log2 units
-    void *state; // sl_proposal.state bytes, filled by sl_proposal.begin
+    float scale;        // log2(e) / sqrt(head_dim): scores are in log2 units
+    sl_row_ranges rows; // that online_softmax.c reads; all rows, except with sl_draw.ranges
+    void *state;        // sl_proposal.state bytes, filled by sl_proposal.begin
 } sl_group;
 
 typedef struct sl_head {
@@ -209,6 +215,9 @@ typedef struct sl_draw {
     void (*expect)(sl_head *x);
     sl_sampler_fn sampler; // SANTA family: the sampler that `run` calls
     int takes_set;         // 1: `run` takes rows once each, by no random number: another method can draw from these rows
+    // The rows of `run`, if positions alone decide. Without another draw, online_softmax.c then reads them as ranges, for all
+    // heads of a group at once, and `run` is not called. NULL: the rows depend on the head.
+    sl_row_ranges (*ranges)(const sl_attn_spec *spec, int n_kv);
 } sl_draw;
 
 typedef enum {
@@ -322,9 +331,10 @@ extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top
 
 // ---- every row once: online_softmax.c ----
 
-// The driver of a composition without a draw.
+// The driver of a composition without a draw, or with the rows of sl_draw.ranges.
+int sl_reads_ranges(const sl_composition *c); // 1: online_softmax.c runs the composition
 size_t sl_online_softmax_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv);
-void sl_online_softmax_decode(const sl_attn_decode_args *args, const sl_proposal *propose);
+void sl_online_softmax_decode(const sl_attn_decode_args *args);
 // Exact attention of one query head into x->out, with the bits of method dense. The function reads K twice and V twice.
 void sl_exact_head(sl_head *x);
 

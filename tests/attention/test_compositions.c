@@ -215,6 +215,59 @@ static void every_row_of_the_set(void) {
     ref_cache_free(&c);
 }
 
+// ---- streaming: rows as ranges ----
+
+// Attention to the first `sink` and the last `window` rows, in double precision.
+static void attend_to_window(const ref_cache *c, int head, int sink, int window, double *out) {
+    int dim = c->geom.head_dim, n = c->seqs[0].n_tokens, h = head / (c->geom.n_heads / c->geom.n_kv_heads);
+    double total = 0, k[128], v[128];
+    memset(out, 0, dim * sizeof *out);
+    for (int j = 0; j < n; j++) {
+        double dot = 0;
+        if (j >= sink && j < n - window) continue;
+        ref_key(c, 0, h, j, k), ref_value(c, 0, h, j, v);
+        for (int d = 0; d < dim; d++) dot += c->q[head * dim + d] * k[d];
+        double e = exp(dot / sqrt(dim));
+        total += e;
+        for (int d = 0; d < dim; d++) out[d] += e * v[d];
+    }
+    for (int d = 0; d < dim; d++) out[d] /= total;
+}
+
+static void streaming_reads_ranges(void) {
+    static const int lengths[] = {1, 31, 257, 1023, 1025, 2100, 5000}, sinks[] = {0, 3, 256, 1100, 4000},
+                     windows[] = {1, 64, 1000, 1024, 4096};
+    static const sl_format formats[] = {SL_BF16, SL_INT8, SL_FP8};
+    for (int i = 0; i < 7 * 5 * 5; i++) {
+        int n = lengths[i / 25], sink = sinks[i / 5 % 5], window = windows[i % 5],
+            n_read = sink + window < n ? sink + window : n;
+        ref_cache c = ref_cache_new(6, 2, 80, 1, &n, 1, test_seed + i);
+        char attn[100];
+        float dense[6 * 80];
+        ref_add_to_values(&c, 1);
+        ref_store_as(&c, formats[i % 3]);
+        ref_decode(&c, "dense", 0, 1, 1, 0);
+        memcpy(dense, c.out, sizeof dense);
+        size_t row = sl_kv_row_bytes(formats[i % 3], 80);
+        snprintf(attn, sizeof attn, "streaming:sink=%d:window=%d", sink, window);
+        ref_decode(&c, attn, 0, 1, 1, 0);
+        if (n_read == n && memcmp(dense, c.out, sizeof dense)) FAIL("%s, %d rows: other bits than dense attention", attn, n);
+        for (int head = 0; head < 6; head++) {
+            double want[80];
+            const sl_attn_report *r = &c.reports[head];
+            attend_to_window(&c, head, sink, window, want);
+            double error = ref_relative(c.out + head * 80, want, 80);
+            if (!(error < 1e-5)) FAIL("%s, %d rows, head %d: error %g", attn, n, head, error);
+            CHECK_INT(r->k_rows, n_read);
+            CHECK_INT(r->v_rows, n_read);
+            CHECK_INT(r->samples, n_read);
+            CHECK_INT(r->bytes, 2 * row * n_read);
+            CHECK_INT(r->dense_bytes, 2 * row * n);
+        }
+        ref_cache_free(&c);
+    }
+}
+
 // ---- specifications ----
 
 static void specifications(void) {
@@ -250,6 +303,7 @@ static const test_case cases[] = {
     {"whole-set-has-the-bits-of-the-draw-alone", 0, whole_set_has_the_bits_of_the_draw_alone},
     {"rows-outside-have-no-effect", 0, rows_outside_have_no_effect},
     {"every-row-of-the-set", 0, every_row_of_the_set},
+    {"streaming-reads-ranges", 0, streaming_reads_ranges},
     {"specifications", 0, specifications},
     {0},
 };

@@ -241,7 +241,6 @@ static void effective_samples(void) {
              {"santa-is:S=7", 2048.0 * 2048 / (7 * 65536 + 256)},
              {"topk:k=100", 100},
              {"topp:p=0.25", 512},
-             {"streaming:sink=4:window=60", 64},
              {"quest:tokens=64", 64}};
     ref_cache c = counter_cache(8, 2, 1);
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {

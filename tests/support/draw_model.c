@@ -55,6 +55,7 @@ static void measure(sl_head *x) {
 void watch_draw(sl_attn_spec *spec, watched_method *toy) {
     watched_draw = *spec->method->stages->draw;
     toy->draw = watched_draw, toy->draw.run = run, toy->draw.measure = measure;
+    toy->draw.ranges = NULL; // rows of ranges are drawn too, so that they can be watched
     toy->stages = *spec->method->stages, toy->stages.draw = &toy->draw;
     toy->method = *spec->method, toy->method.stages = &toy->stages;
     spec->method = &toy->method;
