@@ -7,6 +7,7 @@
 
 static const sl_attn_param quest_params[] = {
     {"tokens", SL_PARAM_INT, 1024, 16, 1 << 20, "rows that are read, in units of 16", NULL},
+    {"sink", SL_PARAM_INT, 0, 0, 1 << 20, "first rows that are always among them, in units of 16; 0: the paper's method", NULL},
     {0},
 };
 static const sl_attn_param magicpig_params[] = {
