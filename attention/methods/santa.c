@@ -14,9 +14,12 @@
     { "S", SL_PARAM_INT, DEFAULT, 1, 65536, "rows of V drawn per query head", NULL }
 #define BUDGET_PARAM(DEFAULT, MOST, WORDS)                                                                                     \
     { "budget", SL_PARAM_CHOICE, DEFAULT, 0, MOST, "split of the draws of a layer over its heads", WORDS }
+#define TILE_PARAM                                                                                                             \
+    { "tile", SL_PARAM_CHOICE, 2, 0, 3, "rows of a tile", "64,128,256,512" }
 
 static const sl_attn_param params[] = {S_PARAM(128), BUDGET_PARAM(0, 1, "even,variance"), {0}};
-static const sl_attn_param flash_params[] = {S_PARAM(2048), {0}};
+static const sl_attn_param prop_params[] = {S_PARAM(128), BUDGET_PARAM(0, 1, "even,variance"), TILE_PARAM, {0}};
+static const sl_attn_param flash_params[] = {S_PARAM(2048), TILE_PARAM, {0}};
 static const sl_attn_param pps_params[] = {
     S_PARAM(128),
     BUDGET_PARAM(2, 2, "even,variance,carried"),
@@ -44,6 +47,7 @@ static size_t scratch(const sl_attn_spec *spec, int n_kv) {
     return sl_sampler_scratch(most_draws(spec), n_kv);
 }
 static void run_sampler(sl_head *x) {
+    x->masses.tile = sl_tile_of(x->group->args->spec);
     x->draw->sampler(&x->masses, x->S, x->u, &x->draws);
 }
 
@@ -104,16 +108,16 @@ const sl_attn_method sl_method_santa_sys = {
     .cuda = SL_ON_CUDA(sl_santa_sys_cuda_ops)};
 const sl_attn_method sl_method_santa_prop = {.name = "santa-prop",
                                              .summary =
-                                                 "S split over 256-row tiles by largest remainder, systematic in each tile",
+                                                 "S split over tiles of rows by largest remainder, systematic in each tile",
                                              .source = "S2ANTA (arXiv:2605.01910), Algorithms 2-5",
                                              .mean = SL_MEAN_BIASED,
-                                             .params = params,
+                                             .params = prop_params,
                                              .stages = &prop,
                                              .cpu = &sl_stages_ops,
                                              .cuda = SL_ON_CUDA(sl_santa_prop_cuda_ops)};
 const sl_attn_method sl_method_santa_flash = {.name = "santa-flash",
                                               .summary =
-                                                  "S split evenly over 256-row tiles, every tile combined with its exact mass",
+                                                  "S split evenly over tiles of rows, every tile combined with its exact mass",
                                               .source = "S2ANTA (arXiv:2605.01910), Algorithms 6-8",
                                               .mean = SL_MEAN_UNBIASED,
                                               .params = flash_params,

@@ -18,7 +18,9 @@ sl_composition sl_composition_of(const sl_attn_spec *spec) {
 int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
     const sl_attn_cuda_ops *ops = spec->method->cuda;
-    if (!ops || !ops->decode || (ops->supports && ops->supports(spec, NULL)) || sl_budget_is_by_variance(spec)) return 0;
+    if (!ops || !ops->decode || (ops->supports && ops->supports(spec, NULL)) || sl_budget_is_by_variance(spec) ||
+        sl_tile_of(spec) != SL_TILE)
+        return 0;
     const sl_proposal *propose = spec->method->stages->propose;
     int joins = propose == &sl_propose_bernoulli || propose == &sl_propose_bernoulli_group; // bernoulli.cu, with the samplers
     return !spec->plus || (joins && spec->plus->cuda && spec->plus->stages->draw->sampler);

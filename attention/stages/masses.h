@@ -25,6 +25,7 @@ typedef struct sl_masses {
     uint64_t *cum;    // [n_blocks + 1] mass before each block; cum[n_blocks] is the mass of all blocks
     int top;          // largest ref
     uint64_t uniform; // added to the mass of every row
+    int tile;         // rows of a tile of santa-prop and santa-flash, a multiple of 32; 0: 256
 } sl_masses;
 
 // Expects the in-block mass of block b in cum[b + 1]. Computes the running masses (cum) and top.

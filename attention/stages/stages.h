@@ -45,7 +45,8 @@
 
 enum {
     SL_CHUNK = 1024,   // rows of one partial result; partial results merge in index order
-    SL_TILE = SL_PAGE, // 256 rows: the tile of santa-prop and santa-flash
+    SL_TILE = SL_PAGE, // 256 rows: the default tile of santa-prop and santa-flash
+    SL_LEAST_TILE = 64,
 };
 
 // ---- drawn rows and samplers: draw_samplers.c ----
@@ -91,7 +92,7 @@ void sl_draw_tiles_proportional(const sl_masses *masses, int S, sl_uniform u, sl
 // pi_j = S_t mass_j / W_t.
 void sl_draw_tiles_uniform(const sl_masses *masses, int S, sl_uniform u, sl_draws *out);
 
-size_t sl_sampler_capacity(int S, int n); // most rows that a sampler returns
+size_t sl_sampler_capacity(int S, int n); // most rows that a sampler returns, for every tile
 size_t sl_sampler_scratch(int S, int n);  // scratch of a sampler, in uint64_t
 
 // ---- take-all + PPS: draw_take_all.c ----
@@ -270,6 +271,7 @@ double sl_relative_bound(double b, double norm);
 // A head gets at most 4 S draws, and with --budget=variance at least S / 4.
 enum { SL_BUDGET_MOST = 4 };
 int sl_budget_is_by_variance(const sl_attn_spec *spec); // 1: --budget=variance, and no stated error
+int sl_tile_of(const sl_attn_spec *spec);               // rows of a tile: --tile, or SL_TILE for methods without it
 // Without --budget=variance these two functions do nothing.
 void sl_budget_profile(sl_head *x); // an sl_draw.prepare
 // An sl_draw.plan: sets S of every head of one sequence's layer, at most n_heads * S draws in all.

@@ -23,6 +23,10 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
             "{budget} variance: not offered on a GPU, where no head waits for the others (%s, {attn} %s); use {budget} "
             "even, or {device} cpu",
             where, spec->method->name);
+    if (sl_tile_of(spec) != SL_TILE)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "{tile} %d: not offered on a GPU (%s, {attn} %s); use {tile} %d, or {device} cpu", sl_tile_of(spec),
+                       where, spec->method->name, SL_TILE);
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     if (ops && ops->supports && ops->supports(spec, err)) return SL_ERR_UNSUPPORTED;
     if (!sl_attn_on_gpu(spec))

@@ -132,6 +132,8 @@ static void refusals(void) {
         {"santa:S= 4", SL_ERR_ARG, "S "},
         {"santa-prop:budget=odd", SL_ERR_ARG, "even,variance"},
         {"santa-prop:budget=1", SL_ERR_ARG, "even,variance"},
+        {"santa-prop:tile=128k", SL_ERR_ARG, "64,128,256,512"},
+        {"santa-sys:tile=64", SL_ERR_ARG, "tile"},
         {"vattention:epsilon=0", SL_ERR_ARG, "0.0001"},
         {"bernoulli+dense", SL_ERR_UNSUPPORTED, "draw rows of V"},
         {"bernoulli+santa-is", SL_ERR_UNSUPPORTED, "draw rows of V"},
@@ -282,6 +284,8 @@ static void same_bits(void) {
     static const char *const more[] = {
         "santa-pps:epsilon=0.3",
         "santa-pps:pps=sys",
+        "santa-prop:tile=64",
+        "santa-flash:tile=512:S=300",
         "santa-pps:budget=variance",
         "santa-is:proposal=int3",
         "santa-is:proposal=int8:S=40",

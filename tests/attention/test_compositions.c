@@ -83,9 +83,17 @@ static void whole_set_has_the_bits_of_the_draw_alone(void) {
                                         "quest:tokens=2000",
                                         "saap:l=64:dense-layers=0",
                                         "saap-kmeans:dense-layers=7"};
-    static const char *const values[] = {"santa:S=33",      "santa-strat:S=33",       "santa-sys:S=33",
-                                         "santa-prop:S=33", "santa-flash:S=33",       "santa-sys:S=33:budget=variance",
-                                         "santa-pps:S=33",  "santa-pps:S=33:pps=sys", "santa-pps:S=33:budget=variance"};
+    static const char *const values[] = {"santa:S=33",
+                                         "santa-strat:S=33",
+                                         "santa-sys:S=33",
+                                         "santa-prop:S=33",
+                                         "santa-flash:S=33",
+                                         "santa-sys:S=33:budget=variance",
+                                         "santa-pps:S=33",
+                                         "santa-pps:S=33:pps=sys",
+                                         "santa-pps:S=33:budget=variance",
+                                         "santa-prop:S=33:tile=64",
+                                         "santa-flash:S=33:tile=512"};
     enum { HEADS = 8 };
     for (int problem = 0; problem < MEANS_PROBLEMS; problem++) {
         int n = means_rows(problem);
@@ -93,7 +101,7 @@ static void whole_set_has_the_bits_of_the_draw_alone(void) {
         float want[HEADS * MEANS_DIM];
         ref_cache c = ref_cache_new(HEADS, 2, MEANS_DIM, 1, &n, 0, test_seed);
         means_fill(&c, problem, test_seed + problem, mu);
-        for (int v = 0; v < 9; v++) {
+        for (int v = 0; v < 11; v++) {
             ref_decode(&c, values[v], 0, 1, 3, 0);
             memcpy(want, c.out, sizeof want);
             for (int i = 0; i < 6; i++) {
