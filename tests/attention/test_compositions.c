@@ -286,7 +286,20 @@ static void specifications(void) {
     CHECK_INT(sl_attn_get(&spec, "tokens"), 512);
     CHECK_INT(sl_attn_get(&spec, "S"), 64);
     CHECK_INT(sl_attn_mean_of(&spec), SL_MEAN_BIASED);
-    CHECK_INT(sl_attn_on_gpu(&spec), 0);
+    static const char *const cpu_only[] = {"quest+santa-prop",          "topk+santa-sys",      "saap+santa-sys",
+                                           "dense-q+santa-prop",        "quest:sink=16",       "santa-prop:tile=64",
+                                           "vattention:predictor=int4", "santa-flash:tile=512"};
+    for (int i = 0; i < 8; i++) {
+        spec = parse(cpu_only[i]);
+        if (sl_attn_on_gpu(&spec)) FAIL("%s: a GPU offers it, although no kernel does", cpu_only[i]);
+    }
+#ifdef SLEIGH_CUDA
+    static const char *const both[] = {"quest", "santa-prop:tile=256", "bernoulli+santa-prop", "vattention:predictor=quest"};
+    for (int i = 0; i < 4; i++) {
+        spec = parse(both[i]);
+        if (!sl_attn_on_gpu(&spec)) FAIL("%s: a GPU does not offer it", both[i]);
+    }
+#endif
     static const struct {
         const char *text, *part;
         int code;
