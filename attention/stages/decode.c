@@ -480,7 +480,8 @@ void sl_stages_decode(const sl_attn_decode_args *a) {
     c.group = a->geom->n_heads / a->geom->n_kv_heads;
     SL_CHECK(c.group <= SL_MAX_GROUP);
     if (sl_reads_ranges(&c.stages)) {
-        sl_online_softmax_decode(a);
+        const sl_draw *draw = c.stages.draw;
+        sl_online_softmax_decode(a, draw ? &sl_propose_exact : c.stages.propose, draw ? draw->ranges : NULL);
         return;
     }
     c.l = lay_out(a->geom, a->spec, a->n_seqs, sl_longest(a));

@@ -36,14 +36,8 @@ int sl_reads_ranges(const sl_composition *c) {
     return !c->draw || (!c->select && c->draw->ranges);
 }
 
-// The ranges of streaming have exact scores.
-static const sl_proposal *proposal_of(const sl_attn_spec *spec) {
-    sl_composition c = sl_composition_of(spec);
-    return c.draw ? &sl_propose_exact : c.propose;
-}
-
 static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
-    const sl_proposal *propose = proposal_of(spec);
+    const sl_proposal *propose = sl_composition_of(spec).propose;
     size_t pairs = (size_t)n_seqs * g->n_kv_heads, at = 0;
     layout l = {.n_state = propose->state ? (propose->state(g, spec, n_kv) + 63) / 64 * 64 : 0};
     l.reports = sl_workspace_take(&at, (size_t)n_seqs * g->n_heads * sizeof(sl_attn_report));
@@ -191,7 +185,7 @@ static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl
 typedef struct call {
     const sl_attn_decode_args *a;
     const sl_proposal *propose;
-    sl_row_ranges (*ranges)(const sl_attn_spec *spec, int n_kv); // NULL: every row
+    sl_ranges_fn ranges; // NULL: every row
     char *states;
     size_t n_state; // bytes of a pair
     sl_group *groups;
@@ -259,10 +253,8 @@ static void finish_head(void *ctx, size_t item, int thread) {
     if (c->ranges) c->reports[item].samples = c->reports[item].budget = (uint32_t)n_rows(g);
 }
 
-void sl_online_softmax_decode(const sl_attn_decode_args *a) {
+void sl_online_softmax_decode(const sl_attn_decode_args *a, const sl_proposal *propose, sl_ranges_fn ranges) {
     const sl_attn_geom *geom = a->geom;
-    const sl_composition stages = sl_composition_of(a->spec);
-    const sl_proposal *propose = proposal_of(a->spec);
     int longest = sl_longest(a);
     size_t n_pairs = (size_t)a->n_seqs * geom->n_kv_heads;
     layout l = lay_out(geom, a->spec, a->n_seqs, longest);
@@ -270,7 +262,7 @@ void sl_online_softmax_decode(const sl_attn_decode_args *a) {
     char *ws = a->ws->data;
     call c = {.a = a,
               .propose = propose,
-              .ranges = stages.draw ? stages.draw->ranges : NULL,
+              .ranges = ranges,
               .states = ws + l.states,
               .n_state = l.n_state,
               .groups = (sl_group *)(ws + l.groups),

@@ -125,6 +125,7 @@ int sl_plan_take_all(const sl_masses *size, int most, double target, sl_bound_fn
 typedef struct sl_row_ranges {
     int from[2], to[2];
 } sl_row_ranges;
+typedef sl_row_ranges (*sl_ranges_fn)(const sl_attn_spec *spec, int n_kv);
 
 typedef struct sl_group {
     const sl_attn_decode_args *args;
@@ -218,7 +219,7 @@ typedef struct sl_draw {
     int takes_set;         // 1: `run` takes rows once each, by no random number: another method can draw from these rows
     // The rows of `run`, if positions alone decide. Without another draw, online_softmax.c then reads them as ranges, for all
     // heads of a group at once, and `run` is not called. NULL: the rows depend on the head.
-    sl_row_ranges (*ranges)(const sl_attn_spec *spec, int n_kv);
+    sl_ranges_fn ranges;
 } sl_draw;
 
 typedef enum {
@@ -336,7 +337,8 @@ extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top
 // The driver of a composition without a draw, or with the rows of sl_draw.ranges.
 int sl_reads_ranges(const sl_composition *c); // 1: online_softmax.c runs the composition
 size_t sl_online_softmax_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv);
-void sl_online_softmax_decode(const sl_attn_decode_args *args);
+// ranges: the rows, with exact scores; NULL: every row, with the scores of `propose`.
+void sl_online_softmax_decode(const sl_attn_decode_args *args, const sl_proposal *propose, sl_ranges_fn ranges);
 // Exact attention of one query head into x->out, with the bits of method dense. The function reads K twice and V twice.
 void sl_exact_head(sl_head *x);
 
