@@ -199,6 +199,8 @@ typedef struct board {
 
 static void run_on(board *b, int job, int i) {
     b->running[job] = i;
+    // Most prompts of tests are short. The commands of a case draw nevertheless, unless it passes the flag.
+    setenv("SLEIGH_EXACT_BELOW", "off", 1);
     atomic_fetch_add(&b->count[run_chosen(&cases[i])], 1);
     b->running[job] = -1;
     if (b->fail_fast && b->count[FAILED])
@@ -276,8 +278,6 @@ int main(int argc, char **argv) {
             prefixes[n_prefixes++] = argv[i];
     }
     if (n_jobs < 1 || n_jobs > MOST_JOBS) return usage();
-    // Most prompts of tests are short. Commands draw nevertheless, unless a test passes the flag.
-    setenv("SLEIGH_EXACT_BELOW", "off", 1);
     choose(prefixes, n_prefixes, gpu_only);
     for (int i = 0; list && i < n_cases; i++) puts(cases[i].name);
     if (list) return 0;

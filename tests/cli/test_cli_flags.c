@@ -451,6 +451,7 @@ static void check_variable(unsigned command, const row *r) {
 
 static void flags(void) {
     char flag[40];
+    unsetenv("SLEIGH_EXACT_BELOW"); // which is set for every case
     for (int i = 0; i < N_ROWS; i++)
         for (int c = 0; letters[c]; c++) {
             const row *r = &rows[i];
