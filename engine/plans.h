@@ -40,12 +40,16 @@ sl_plan *sl_plan_share(sl_plan *plan);                                          
 void sl_plan_drop(sl_engine *e, sl_plan *plan);                                  // plan may be NULL
 int sl_plan_methods_of(const sl_engine *e, const char *attn, sl_attn_plan *out, sl_error *err);
 int sl_plan_set(sl_engine *e, const sl_attn_plan *methods, sl_error *err); // sl_engine_set_plan of an entered engine
+void sl_session_use_plan(sl_session *s, sl_plan *plan);                    // NULL: the engine's plan
+
+// ---- plan_exact.c ----
+
+int sl_plan_list_exact(sl_engine *e, sl_plan *plan, sl_error *err); // fills exact_below and splits of a plan
 // Sequences of fewer rows attend to every row in this layer; 0: none does.
 int sl_plan_exact_below(const sl_engine *e, const sl_plan *plan, int layer);
 // Layers in which the next row of the session attends exactly. More rows never make it larger.
 int sl_plan_n_exact(const sl_session *s);
 // The rows of a step of one plan that attend exactly in a layer. They come first: the ranges are sorted by sl_plan_n_exact.
 int sl_plan_exact_rows(const sl_row_range *ranges, int n, int below);
-void sl_session_use_plan(sl_session *s, sl_plan *plan); // NULL: the engine's plan
 
 #endif

@@ -151,15 +151,6 @@ static void add_reports(sl_attn_stats *to, const sl_attn_report *reports, const 
     to->dense_v_rows += (uint64_t)n_kv * (uint64_t)g->n_heads;
 }
 
-void sl_reports_state_zero(const sl_attn_geom *g, const float *out, sl_attn_report *reports) {
-    double squares = 0;
-    for (int h = 0; h < g->n_heads; h++) squares += pow(sl_norm(out + (size_t)h * g->head_dim, g->head_dim), 2);
-    for (int h = 0; h < g->n_heads; h++) {
-        reports[h].error_bound = (float)sl_relative_bound(0, sqrt(squares));
-        reports[h].stated_error = (float)sl_stated_error(0, sqrt(squares));
-    }
-}
-
 void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *reports) {
     const sl_attn_geom *g = a->geom;
     for (int i = 0; i < a->n_seqs; i++) {

@@ -232,9 +232,7 @@ size_t sl_v_row_bytes(const sl_group *g);
 uint64_t sl_newest_bytes(const sl_group *g);        // of the visible keys of the newest page, which has no page extras
 int sl_longest(const sl_attn_decode_args *args);    // rows of the longest sequence
 size_t sl_workspace_take(size_t *at, size_t bytes); // returns the offset *at, and moves *at past `bytes`, 64-byte aligned
-sl_group sl_group_of(const sl_attn_decode_args *args, int s, int h); // everything but state
-// After exact attention of the heads of a layer: no error, if the output [n_heads][head_dim] is a number. reports: [n_heads]
-void sl_reports_state_zero(const sl_attn_geom *geom, const float *out, sl_attn_report *reports);
+sl_group sl_group_of(const sl_attn_decode_args *args, int s, int h);                   // everything but state
 void sl_reports_close(const sl_attn_decode_args *args, const sl_attn_report *reports); // fills args->stats and args->reports
 
 // ---- norms of V: page_norms.c ----
@@ -250,6 +248,8 @@ void sl_combine(sl_head *x, sl_normaliser normaliser, int refined);
 double sl_norm(const float *x, int n); // Euclidean
 // b / norm as a report states it: 0 for b = 0; infinity where b or the norm is infinite or NaN, because then there is no bound.
 double sl_relative_bound(double b, double norm);
+// After exact attention of the heads of a layer: no error, if the output [n_heads][head_dim] is a number. reports: [n_heads]
+void sl_reports_state_zero(const sl_attn_geom *geom, const float *out, sl_attn_report *reports);
 
 // ---- draws over the heads of a layer: budget.c ----
 
