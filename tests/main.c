@@ -29,7 +29,7 @@
     X(vattention_bounds) X(extremes) X(bounds) X(sinks) X(means) X(masks) X(sparse_prefill) X(model) X(model_goldens) \
     X(real_model) X(prefill_methods) X(thresholds) X(session_file) X(dummy) X(step) X(path) X(finite) \
     X(attention_spread) X(embed) X(examples) X(cli) X(cli_answer) X(cli_grammar) X(cli_inspect) X(line_screen) X(cli_output) \
-    X(cli_chat) X(prompt_cache) X(cli_jsonl) X(cli_drafts) X(cli_prefill) X(cli_parallel) X(cli_bench) X(cli_cliffs) X(cli_compare) X(cli_eval) \
+    X(cli_chat) X(prompt_cache) X(cli_jsonl) X(cli_drafts) X(cli_exact) X(cli_prefill) X(cli_parallel) X(cli_bench) X(cli_cliffs) X(cli_compare) X(cli_eval) \
     X(cli_meter) X(cli_perplexity) X(cli_plot) X(cli_reproduce) X(cli_manual) X(cli_parts) X(cli_quantize) X(cli_habits) X(cli_flags) \
     X(figures_bench) X(figures_compare) X(figures_eval) X(figures_tune) X(plot_figures) X(cli_rope) X(cli_hub) \
     X(cli_model_path) X(cli_interrupt) X(cli_faults) X(layer_budgets) X(attn_profile) X(cli_tune) X(progress) X(eval) \
