@@ -280,7 +280,7 @@ static void end_step(const sl_batch *b, const sl_attn_plan *plan, const sl_attn_
 }
 
 // The first rows attend exactly, the others with the layer's method. Without rows of both kinds, there is one launch.
-static void decode(const sl_batch *b, const sl_plan *plan, const sl_attn_cuda_decode_args *args) {
+static void decode_rows(const sl_batch *b, const sl_plan *plan, const sl_attn_cuda_decode_args *args) {
     sl_engine *e = b->ranges[0].session->engine;
     int n_exact = sl_cuda_exact_rows(b, args->layer);
     sl_attn_cuda_decode_args drawn = *args;
@@ -314,7 +314,7 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
         sl_cuda_observe(b, &args);
         return;
     }
-    decode(b, plan, &args);
+    decode_rows(b, plan, &args);
     if (layer == methods->n_layers - 1) end_step(b, methods, &args);
 }
 
