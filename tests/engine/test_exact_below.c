@@ -48,6 +48,36 @@ static void rule(void) {
     CHECK_INT(below("bernoulli-group:B=4+santa-sys:S=128", SL_EXACT_AUTO, 0), at_128); // of the method that draws
 }
 
+// The number in column i of a row of a table, after its name; 0: the cell is blank.
+static int cell(const char *row, int i) {
+    for (i += 2; i > 0; i--) row = strchr(row, '|') + 1;
+    return atoi(row);
+}
+
+// The table of docs/methods.md has the numbers of every method that has some.
+static void table(void) {
+    static char page[1 << 17];
+    FILE *f = fopen("docs/methods.md", "r");
+    CHECK(f);
+    page[fread(page, 1, sizeof page - 1, f)] = 0;
+    fclose(f);
+    const char *start = strstr(page, "| method | CPU: ratio |");
+    CHECK(start);
+    for (int m = 0; sl_attn_methods[m]; m++) {
+        const sl_attn_crossover *c = sl_attn_methods[m]->crossover, none = {0};
+        char name[64];
+        if (!memcmp(&c[0], &none, sizeof none) && !memcmp(&c[1], &none, sizeof none)) continue;
+        snprintf(name, sizeof name, "`%s`", sl_attn_methods[m]->name);
+        const char *row = strstr(start, name);
+        if (!row || row > strstr(start, "\n\n")) FAIL("the table of docs/methods.md lacks %s", name);
+        while (*row != '\n') row--;
+        const int numbers[] = {c[0].ratio, c[0].least, c[0].stated, c[1].ratio, c[1].least, c[1].stated};
+        for (int i = 0; i < 6; i++)
+            if (cell(row, i) != numbers[i])
+                FAIL("docs/methods.md, %s, column %d: %d, expected %d", name, i, cell(row, i), numbers[i]);
+    }
+}
+
 // ---- calls ----
 
 enum { N_SEQS = 6, HEADS = 8, KV_HEADS = 2, DIM = 64, BELOW = 300 };
@@ -317,6 +347,7 @@ static void observe_on_gpu(void) {
 }
 
 static const test_case cases[] = {{"rule", 0, rule},
+                                  {"table", 0, table},
                                   {"call", 0, call},
                                   {"engines", 0, engines_on_cpu},
                                   {"engines-on-gpu", NEEDS_GPU, engines_on_gpu},
