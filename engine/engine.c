@@ -15,7 +15,7 @@ const char *sl_version(void) {
 }
 
 sl_engine_options sl_engine_options_default(void) {
-    return (sl_engine_options){.device = "auto"};
+    return (sl_engine_options){.device = "auto", .exact_below = SL_EXACT_AUTO};
 }
 
 static sl_attn_geom geometry(const sl_config *c) {
@@ -48,6 +48,8 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     const sl_shape shape = {c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim};
     int rc = 0;
     if (o->n_sequences < 0) rc = sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at least 1", o->n_sequences);
+    if (!rc && o->exact_below < SL_EXACT_AUTO)
+        rc = sl_fail(err, SL_ERR_ARG, "{exact_below} %d: expected a number of rows, 0 or -1", o->exact_below);
     if (!rc && o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "{prefill_chunk} %d: expected at least 1", o->prefill_chunk);
     if (!rc && !sl_model_device_makes(e->model, e->device.backend) && !sl_model_weights_have_data(&e->model->weights))
         rc = sl_fail(err, SL_ERR_ARG, "the weights of a dummy or packed model are not made yet: sl_model_materialise");
@@ -121,6 +123,7 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->geom = geometry(&model->config);
     e->n_sequences = options->n_sequences > 0 ? options->n_sequences : 1;
     e->seed = options->seed;
+    e->plans.exact_below = options->exact_below;
     e->cancel = options->cancel;
     e->log = options->log;
     e->n_threads = options->n_threads > 0 ? options->n_threads : sl_cpu_cores();
@@ -210,6 +213,7 @@ sl_attention_work sl_attention_work_of(const sl_attn_stats *stats) {
                                .dense_bytes = stats->dense_bytes,
                                .heads = stats->steps,
                                .fallbacks = stats->fallbacks,
+                               .exact_heads = stats->exact_heads,
                                .layer_steps = stats->stated,
                                .certified = stats->certified,
                                .unbounded = stats->unbounded,

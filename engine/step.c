@@ -39,14 +39,23 @@ static int group_size(const sl_run *runs, int n) {
 }
 
 // order: [n] the indices of the sessions in the order of their plans' numbers, so that sessions of one plan are neighbours and
-// recordings are found again.
+// recordings are found again. Sessions of one plan that attend exactly in more layers come first (sl_plan_exact_rows).
 static void group(sl_session *const *sessions, int n, int *order) {
+    uint64_t key[n]; // n is at most n_sequences: check_batch
     for (int i = 0; i < n; i++) {
-        uint32_t number = sl_session_plan(sessions[i])->number;
+        key[i] = (uint64_t)sl_session_plan(sessions[i])->number << 32 | (UINT32_MAX - (uint32_t)sl_plan_n_exact(sessions[i]));
         int at = i;
-        for (; at > 0 && sl_session_plan(sessions[order[at - 1]])->number > number; at--) order[at] = order[at - 1];
+        for (; at > 0 && key[order[at - 1]] > key[i]; at--) order[at] = order[at - 1];
         order[at] = i;
     }
+}
+
+static sl_step_key key_of(const sl_plan *plan, const sl_batch *step, int first) {
+    const sl_engine *e = step->ranges[0].session->engine;
+    sl_step_key key = {.n = step->n_rows, .first = first, .plan = plan->number};
+    for (int i = 0; i < plan->n_splits && !e->plans.draws_always; i++)
+        key.exact_rows[i] = (uint16_t)sl_plan_exact_rows(step->ranges, step->n_ranges, plan->splits[i]);
+    return key;
 }
 
 static int n_rows_of(const sl_run *runs, int n) {
@@ -90,9 +99,8 @@ static void run_groups(const sl_run *runs, int n) {
         int n_rows = n_rows_of(runs + first, m), row = runs[first].row;
         sl_batch step = sl_pass_batch(&e->device, row, first, m, n_rows, SL_LINEAR_DECODE);
         step.n_out = n_rows;
-        const sl_step_key key = {.n = n_rows, .first = row, .plan = sl_session_plan(runs[first].session)->number};
         if (be->run_step && !e->observation.observer.fn)
-            be->run_step(be, key, arch->forward, &step);
+            be->run_step(be, key_of(sl_session_plan(runs[first].session), &step, row), arch->forward, &step);
         else
             arch->forward(&step); // an observed step is not recorded: the host looks at every layer
     }

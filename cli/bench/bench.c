@@ -9,6 +9,7 @@
 #include "cli/output/rows.h"
 #include "cli/output/summary.h"
 #include "cli/process.h"
+#include "cli/run/attn_flags.h"
 #include "cli/run/load_model.h"
 #include "cli/run/pick_device.h"
 #include "cli/run/prompt_ids.h"
@@ -70,22 +71,24 @@ static int new_engine(cli_bench *b, sl_error *err) {
     cli_progress bar;
     char attn[CLI_ATTN_NAME];
     sl_attn_format(&b->attn.specs[0], attn, sizeof attn);
-    const sl_engine_options options = {.n_ctx = (int)most_rows(b->plan), // check_depths
-                                       .n_sequences = b->max_batch,
-                                       .prefill_chunk = o->ubatch,
-                                       .n_threads = o->threads,
-                                       .device = b->device,
-                                       .attn = offloaded(b->o) ? attn : NULL,
-                                       .kv_cache = o->kv_cache,
-                                       .kv_cache_dtype = o->kv_cache_dtype,
-                                       .cache_type_k = o->cache_type_k,
-                                       .cache_type_v = o->cache_type_v,
-                                       .kv_gpu_memory = o->kv_gpu_memory,
-                                       .host_memory = o->host_memory,
-                                       .progress = {.fn = cli_progress_update, .ctx = &bar},
-                                       .seed = b->o->run->sampling.seed};
+    sl_engine_options options = {.n_ctx = (int)most_rows(b->plan), // check_depths
+                                 .n_sequences = b->max_batch,
+                                 .prefill_chunk = o->ubatch,
+                                 .n_threads = o->threads,
+                                 .device = b->device,
+                                 .attn = offloaded(b->o) ? attn : NULL,
+                                 .kv_cache = o->kv_cache,
+                                 .kv_cache_dtype = o->kv_cache_dtype,
+                                 .cache_type_k = o->cache_type_k,
+                                 .cache_type_v = o->cache_type_v,
+                                 .kv_gpu_memory = o->kv_gpu_memory,
+                                 .host_memory = o->host_memory,
+                                 .progress = {.fn = cli_progress_update, .ctx = &bar},
+                                 .seed = b->o->run->sampling.seed};
+    int rc = cli_exact_below(&b->o->run->attention, &options.exact_below, err);
+    if (rc) return rc;
     cli_progress_begin(&bar, "upload", "tensors");
-    int rc = sl_engine_new(b->model, &options, &b->engine, err);
+    rc = sl_engine_new(b->model, &options, &b->engine, err);
     cli_progress_end(&bar);
     if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend), b->formats = sl_engine_kv_formats(b->engine);
     if (!rc && b->o->bench->hot_hits_given) rc = sl_engine_impose_hits(b->engine, b->o->bench->hot_hits, err);

@@ -13,6 +13,7 @@
 #include "cli/output/rows.h"
 #include "cli/output/summary.h"
 #include "cli/process.h"
+#include "cli/run/attn_flags.h"
 #include "cli/run/load_model.h"
 #include "cli/run/pick_device.h"
 #include "cli/run/prompt_ids.h"
@@ -124,18 +125,19 @@ static int make_prompt(bench *b, sl_error *err) {
 
 static int new_engine(bench *b, sl_error *err) {
     const cli_device_options *o = &b->o->run->device;
-    const sl_engine_options options = {.n_ctx = most_rows(b),
-                                       .n_sequences = 1,
-                                       .n_draft = b->n_most,
-                                       .draft_model = b->draft_model,
-                                       .prefill_chunk = o->ubatch,
-                                       .n_threads = o->threads,
-                                       .device = strcmp(o->name, "auto") ? o->name : "cpu",
-                                       .kv_cache_dtype = o->kv_cache_dtype,
-                                       .cache_type_k = o->cache_type_k,
-                                       .cache_type_v = o->cache_type_v,
-                                       .seed = b->o->run->sampling.seed};
-    int rc = sl_engine_new(b->model, &options, &b->engine, err);
+    sl_engine_options options = {.n_ctx = most_rows(b),
+                                 .n_sequences = 1,
+                                 .n_draft = b->n_most,
+                                 .draft_model = b->draft_model,
+                                 .prefill_chunk = o->ubatch,
+                                 .n_threads = o->threads,
+                                 .device = strcmp(o->name, "auto") ? o->name : "cpu",
+                                 .kv_cache_dtype = o->kv_cache_dtype,
+                                 .cache_type_k = o->cache_type_k,
+                                 .cache_type_v = o->cache_type_v,
+                                 .seed = b->o->run->sampling.seed};
+    int rc = cli_exact_below(&b->o->run->attention, &options.exact_below, err);
+    if (!rc) rc = sl_engine_new(b->model, &options, &b->engine, err);
     if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend);
     return rc ? rc : sl_session_new(b->engine, 0, &b->session, err);
 }
