@@ -289,7 +289,7 @@ __device__ void produce_item(const decode_params &p, producer *to, const int32_t
         info.is_first = at == from, info.is_last = at + TILE >= end;
         info.skip_from = max(min(p.subset.sink - row, (int)TILE), 0);
         info.skip_end = max(min(n_kv + skipped - p.subset.window - row, (int)TILE), 0);
-        if (at + TILE >= n_kv) wait_previous(p, to); // the tile holds the newest row
+        if (has_new_rows(at, TILE, n_kv)) wait_previous(p, to);
         produce_tile<DIM>(p, to, info, {p, block, row % SL_PAGE});
     }
 }

@@ -42,6 +42,7 @@ typedef struct bench {
     sl_engine *engine;
     sl_session *session;
     cli_model_name name;
+    const char *device;
     char backend[256];
     sl_ids prompt; // enough for the deepest test
     sl_logit_bias no_end[SL_MAX_EOS];
@@ -130,7 +131,7 @@ static int new_engine(bench *b, sl_error *err) {
                                        .draft_model = b->draft_model,
                                        .prefill_chunk = o->ubatch,
                                        .n_threads = o->threads,
-                                       .device = strcmp(o->name, "auto") ? o->name : "cpu",
+                                       .device = b->device,
                                        .kv_cache_dtype = o->kv_cache_dtype,
                                        .cache_type_k = o->cache_type_k,
                                        .cache_type_v = o->cache_type_v,
@@ -151,7 +152,8 @@ static int open_bench(bench *b, sl_error *err) {
         rc = sl_fail(err, SL_ERR_ARG, "--depth %d: expected at most %d, because a test adds %d tokens and the context holds %d",
                      b->depths.at[b->depths.n - 1], config.n_ctx - b->n_gen - MOST_ROWS - 1, b->n_gen + MOST_ROWS + 1,
                      config.n_ctx);
-    if (!rc) rc = cli_load_model(o, "cpu", 0, &b->model, err);
+    if (!rc) b->device = cli_pick_device(o, b->attn.specs, b->attn.n);
+    if (!rc) rc = cli_load_model(o, b->device, 0, &b->model, err);
     if (!rc) rc = cli_load_draft_model(&o->drafts, &b->draft_model, err);
     if (rc) return rc;
     cli_model_name_of(b->model, o->model.path, &b->name);

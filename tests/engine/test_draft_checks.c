@@ -75,6 +75,24 @@ static void sums(void) {
     json_decref(got), json_decref(want);
 }
 
-static const test_case cases[] = {
-    {"rows", NEEDS_NOTHING, rows}, {"checks", NEEDS_NOTHING, checks}, {"sums", NEEDS_NOTHING, sums}, {0}};
+// Passes of 2 + n ms and drafts of 0.5 ms, of which the first ones take much longer.
+static void costs(void) {
+    sl_draft_costs c = {0};
+    double fixed, each;
+    for (int i = 0; i < 30; i++) sl_draft_costs_pass(&c, 1 + i % 5, i < 5 ? 300 : 3 + i % 5);
+    sl_draft_costs_line(&c, &fixed, &each);
+    CHECK_NEAR(fixed, 2, 1e-9);
+    CHECK_NEAR(each, 1, 1e-9);
+    sl_draft_costs_method(&c, 7, 300);
+    CHECK(sl_draft_costs_of_method(&c, 7) == 0);
+    for (int i = 0; i < 3; i++) sl_draft_costs_method(&c, 7, 0.5);
+    CHECK_NEAR(sl_draft_costs_of_method(&c, 7), 0.5, 1e-9);
+    CHECK(sl_draft_costs_of_method(&c, 8) == 0);
+}
+
+static const test_case cases[] = {{"rows", NEEDS_NOTHING, rows},
+                                  {"checks", NEEDS_NOTHING, checks},
+                                  {"sums", NEEDS_NOTHING, sums},
+                                  {"costs", NEEDS_NOTHING, costs},
+                                  {0}};
 const test_suite suite_draft_checks = {"draft_checks", cases};
