@@ -49,6 +49,11 @@ struct seq_lookup {
     const int32_t *pages;
 };
 
+// Work items of one KV head of the lane's sequence. A kernel where neighbours share items overloads this function.
+template <typename Items> static __device__ __forceinline__ int items_of_lane(const Items &items, const seq_lookup &lookup) {
+    return items.count(lookup.n_kv);
+}
+
 template <typename Items>
 static __device__ void lookup_load(seq_lookup *lookup, const sl_row *rows, int n_seqs, int n_kv_heads, Items items,
                                    int first_seq, int first_item) {
@@ -59,7 +64,7 @@ static __device__ void lookup_load(seq_lookup *lookup, const sl_row *rows, int n
         lookup->n_kv = row.x + 1;
         lookup->pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
     }
-    lookup->end = first_item + sl_scan_lanes(items.count(lookup->n_kv) * n_kv_heads, lane);
+    lookup->end = first_item + sl_scan_lanes(items_of_lane(items, *lookup) * n_kv_heads, lane);
 }
 
 struct item_place {
