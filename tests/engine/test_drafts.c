@@ -305,6 +305,9 @@ static void same_generations(void) {
         g.sequence = (uint32_t)round, g.max_tokens = 1 + test_below(100), g.n_logprobs = 2;
         g.sampling.temp = round % 2 ? 0 : 0.7f, g.sampling.seed = (uint32_t)round;
         if (round % 5 == 1) g.sampling.repeat_penalty = 1.2f;
+        sl_logit_bias bias[20]; // a GPU samples with up to 16 itself
+        for (int i = 0; i < 20; i++) bias[i] = (sl_logit_bias){.id = 10 + i, .bias = (float)(i - 10)};
+        if (round % 7 > 4) g.sampling.bias = bias, g.sampling.n_bias = round % 7 == 5 ? 3 : 20;
         made want = generate(e, ids, n, g);
         char part[4] = {0};
         const char *stops[] = {part};
