@@ -283,14 +283,16 @@ static int check_rows(const sl_session *s, const int32_t *ids, int n, sl_error *
     return rc || n == 1 ? rc : sl_draft_check_state(e, &sl_session_plan(s)->methods, err);
 }
 
-int sl_decode_rows(sl_session *s, const int32_t *ids, int n, sl_error *err) {
-    sl_run run = {.session = s, .ids = ids, .n = n};
-    int rc = check_rows(s, ids, n, err);
-    if (!rc) rc = sl_engine_claim(s->engine, err);
+int sl_decode_rows(sl_session *const *batch, int n_seqs, const int32_t *ids, int n, sl_error *err) {
+    int rc = claim(batch, n_seqs, err);
     if (rc) return rc;
-    rc = sl_decode_runs_claimed(&run, 1, err);
-    for (int i = 1; !rc && i < n; i++) sl_run_take(&run, i);
-    sl_engine_release(s->engine);
+    sl_run runs[n_seqs];
+    for (int i = 0; i < n_seqs; i++) runs[i] = (sl_run){.session = batch[i], .ids = ids, .n = n};
+    for (int i = 0; !rc && i < n_seqs; i++) rc = check_rows(batch[i], ids, n, err);
+    if (!rc) rc = sl_decode_runs_claimed(runs, n_seqs, err);
+    for (int i = 0; !rc && i < n_seqs; i++)
+        for (int j = 1; j < n; j++) sl_run_take(&runs[i], j);
+    sl_engine_release(batch[0]->engine);
     return rc;
 }
 

@@ -9,9 +9,10 @@
 
 enum { TOGETHER = 16 }; // rows of a launch: enough for all multiprocessors, and scratch memory has a limit
 
-// Makes room for n rows: scratch memory, settings and ids on the device, ids in pinned memory. Returns 1 on failure.
+// Makes room for n rows: scratch memory, settings and ids on the device, ids in pinned memory. Steps with drafts have many
+// numbers of rows, so more than one row gets room for many. Returns 1 on failure.
 static int grow(sl_cuda *c, int n, int n_vocab) {
-    size_t ws = sl_cuda_sampler_workspace(n < TOGETHER ? n : TOGETHER, n_vocab);
+    size_t ws = sl_cuda_sampler_workspace(n > 1 ? TOGETHER : 1, n_vocab);
     if (!c->sampled && sl_cuda_keep_error(c, cudaEventCreateWithFlags(&c->sampled, cudaEventDisableTiming), "event")) return 1;
     if (ws > c->sample_ws_size) {
         sl_cuda_keep_error(c, cudaStreamSynchronize(c->stream), "sampling");
@@ -22,6 +23,7 @@ static int grow(sl_cuda *c, int n, int n_vocab) {
         c->sample_ws_size = ws;
     }
     if (n <= c->sample_rows) return 0;
+    n = (n + 63) / 64 * 64;
     sl_cuda_keep_error(c, cudaStreamSynchronize(c->stream), "sampling");
     cudaFree(c->settings);
     cudaFreeHost(c->sampled_ids);

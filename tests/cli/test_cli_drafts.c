@@ -209,8 +209,12 @@ static void errors(void) {
     check_error(&r, 2, "--draft ngram:least=N:most=N");
     r = RUN("bench", "-m", tiny(), "--draft", "ngram");
     check_error(&r, 2, "flag --draft belongs to `sleigh bench draft`");
-    r = RUN("bench", "draft", "-m", tiny(), "--batch", "2");
-    check_error(&r, 2, "bench draft: expected no flag --batch");
+    r = RUN("bench", "draft", "-m", tiny(), "--batch", "2,4");
+    check_error(&r, 2, "bench draft: --batch: expected one number");
+    r = RUN("bench", "draft", "-m", tiny(), "--batch", "2", "--draft", "ngram");
+    check_error(&r, 2, "bench draft: --batch 2: texts have one sequence; expected no --draft with it");
+    r = RUN("bench", "draft", "-m", tiny(), "--ragged");
+    check_error(&r, 2, "bench draft: expected no flag --ragged");
     r = RUN("bench", "draft", "-m", tiny(), "--draft", "ngram,x");
     check_error(&r, 2, "--draft x: unknown source");
 }
@@ -268,6 +272,9 @@ static void bench(void) {
     r = RUN("bench", "draft", "-m", tiny(), "--device", device, "-d", "512", "--fill", "random", "-r", "1");
     CHECK_GOOD(r);
     CHECK_HAS(r.out, "| 512 | dense | 9 rows |");
+    r = RUN("bench", "draft", "-m", tiny(), "--device", device, "-d", "512", "-b", "2", "--fill", "random", "-r", "1");
+    CHECK_GOOD(r);
+    CHECK_HAS(r.out, "| 512 | 2 | dense | 9 rows |");
 }
 
 #ifdef SLEIGH_CUDA

@@ -376,7 +376,7 @@ static void counts_on_gpu(void) {
         CHECK_OK(sl_session_new(e, 0, &s, &err), err);
         CHECK_OK(sl_prefill(s, ids, 70, NULL, &err), err);
         sl_engine_reset_stats(e);
-        if (i) CHECK_OK(sl_decode_rows(s, ids + 70, 5, &err), err);
+        if (i) CHECK_OK(sl_decode_rows(&s, 1, ids + 70, 5, &err), err);
         for (int j = 0; !i && j < 5; j++) CHECK_OK(sl_decode(&s, 1, ids + 70 + j, &err), err);
         work[i] = sl_engine_attention_work(e);
         sl_session_free(s), sl_engine_free(e), sl_model_free(model);
