@@ -64,6 +64,7 @@ enum {
     // multiprocessor, up to groups of 5 (DIM 128; IS_BYTES: 6). Such a thread block takes a little over half of the shared
     // memory.
     SPARE = 1,
+    RUN_SPARE = 2,      // with runs: consumers hold a stage longer, and no thread block of linear.cu fits in any case
     ITEMS_WANTED = 128, // chunks of a long sequence, over all its KV heads
     CHUNKS_MAX = 64,    // of a seq_head
     CHUNK_ROWS_MAX = 4096,
@@ -166,8 +167,15 @@ struct run_info {
     __device__ int n_chunks(const tile_info &t, int i) const { return t.n_chunks + (i > spare); }
 };
 
+// With runs, at the end: the last item of the thread block, and a bit for each of its rows that is not merged yet.
+template <int SETS> struct unmerged {
+    tile_info last;
+    uint32_t last_rows;
+};
+template <> struct unmerged<1> {};
+
 // The beginning of shared memory. SETS: sets of consumer warps; 1: without runs.
-template <int SETS> struct block_shared {
+template <int SETS> struct block_shared : unmerged<SETS> {
     uint64_t full[STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
     // The consumers' results of an item, for the finishers: m and l. The sums o are in `merge`, which follows this struct.
@@ -709,37 +717,48 @@ __device__ void store_item(const decode_params &p, const block_shared<SETS> *sha
     }
 }
 
-// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the sequence's chunks i in order, 16 at a time.
-template <int DIM, int SETS> __device__ void merge_items(const decode_params &p, int seq_head, int n_chunks, int thread) {
+// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the sequence's chunks i in order, 16 at a time: four channels of a
+// seq_head, those from 4 i on of its [group][DIM].
+template <int DIM> __device__ void merge_chunks(const decode_params &p, int seq_head, int n_chunks, int i) {
     size_t first = (size_t)seq_head * p.max_chunks * p.group;
-    for (int i = thread; i < p.group * DIM / 4; i += block_size<SETS>::FINISHERS) {
-        const float4 *o = (const float4 *)(p.o + first * DIM) + i; // the next chunk lies group * DIM / 4 further on
-        const float2 *ml = p.ml + first + i / (DIM / 4);
-        float4 sum = make_float4(0, 0, 0, 0);
-        float most = -INFINITY, l = 0;
-        for (int c = 0; c < n_chunks; c += MERGE) {
-            float4 x[MERGE];
-            float2 y[MERGE];
+    const float4 *o = (const float4 *)(p.o + first * DIM) + i; // the next chunk lies group * DIM / 4 further on
+    const float2 *ml = p.ml + first + i / (DIM / 4);
+    float4 sum = make_float4(0, 0, 0, 0);
+    float most = -INFINITY, l = 0;
+    for (int c = 0; c < n_chunks; c += MERGE) {
+        float4 x[MERGE];
+        float2 y[MERGE];
 #pragma unroll
-            for (int j = 0; j < MERGE; j++) { // __ldcg: the L1 cache is not coherent with writes of other multiprocessors
-                bool real = c + j < n_chunks;
-                y[j] = real ? __ldcg(ml + (c + j) * p.group) : make_float2(-INFINITY, 0);
-                x[j] = real ? __ldcg(o + (c + j) * (p.group * DIM / 4)) : make_float4(0, 0, 0, 0);
-            }
-            float before = most;
-#pragma unroll
-            for (int j = 0; j < MERGE; j++) most = fmaxf(most, y[j].x);
-            float factor = exp2f(before - most);
-            sum.x *= factor, sum.y *= factor, sum.z *= factor, sum.w *= factor, l *= factor;
-#pragma unroll
-            for (int j = 0; j < MERGE; j++) {
-                float w = exp2f(y[j].x - most);
-                add_scaled(&sum, w, x[j]);
-                l += w * y[j].y;
-            }
+        for (int j = 0; j < MERGE; j++) { // __ldcg: the L1 cache is not coherent with writes of other multiprocessors
+            bool real = c + j < n_chunks;
+            y[j] = real ? __ldcg(ml + (c + j) * p.group) : make_float2(-INFINITY, 0);
+            x[j] = real ? __ldcg(o + (c + j) * (p.group * DIM / 4)) : make_float4(0, 0, 0, 0);
         }
-        __nv_bfloat162 out[2] = {__floats2bfloat162_rn(sum.x / l, sum.y / l), __floats2bfloat162_rn(sum.z / l, sum.w / l)};
-        *((uint2 *)(p.out + (size_t)seq_head * p.group * DIM) + i) = *(uint2 *)out;
+        float before = most;
+#pragma unroll
+        for (int j = 0; j < MERGE; j++) most = fmaxf(most, y[j].x);
+        float factor = exp2f(before - most);
+        sum.x *= factor, sum.y *= factor, sum.z *= factor, sum.w *= factor, l *= factor;
+#pragma unroll
+        for (int j = 0; j < MERGE; j++) {
+            float w = exp2f(y[j].x - most);
+            add_scaled(&sum, w, x[j]);
+            l += w * y[j].y;
+        }
+    }
+    __nv_bfloat162 out[2] = {__floats2bfloat162_rn(sum.x / l, sum.y / l), __floats2bfloat162_rn(sum.z / l, sum.w / l)};
+    *((uint2 *)(p.out + (size_t)seq_head * p.group * DIM) + i) = *(uint2 *)out;
+}
+
+// Merges the chunks of rows of an item's run. rows: a bit for each.
+template <int DIM>
+__device__ void merge_rows(const decode_params &p, const tile_info &info, uint32_t rows, int thread, int n_threads) {
+    int each = p.group * DIM / 4;
+    for (int i = thread; i < __popc(rows) * each; i += n_threads) {
+        uint32_t left = rows;
+        for (int skip = i / each; skip > 0; skip--) left &= left - 1;
+        int row = __ffs(left) - 1;
+        merge_chunks<DIM>(p, info.seq_head + row * p.n_kv_heads, run_info(info).n_chunks(info, row), i % each);
     }
 }
 
@@ -749,16 +768,21 @@ template <int SETS> __device__ void finishers_sync() {
 
 // Takes items from the consumers. So the consumers continue with the next item and do not wait for the store and the atomic.
 // These take microseconds while memory is busy. The thread block whose item is the last one of a seq_head merges the seq_head's
-// items.
+// items. With runs it merges them when the next item comes, or after its last item: then all warps merge (merge_last), because
+// the rows of a run end together, and nothing else is left to do.
 template <int DIM, int SETS>
 __device__ void finish(const decode_params &p, block_shared<SETS> *shared, const float *merge, int thread) {
+    enum { FINISHERS = block_size<SETS>::FINISHERS };
+    tile_info before = {}; // with runs: the last item, and its rows that are not merged yet
+    uint32_t rows = 0;
     sl_wait_previous(); // finishers write memory that earlier kernels may still read
     for (int parity = 0;; parity ^= 1) {
         barrier_wait(&shared->item_full, parity);
         tile_info info = shared->item;
-        if (info.seq_head < 0) return;
+        if (info.seq_head < 0) break;
         const run_info run = info;
         const int n_run = SETS > 1 ? run.n_rows : 1;
+        if (SETS > 1) merge_rows<DIM>(p, before, rows, thread, FINISHERS);
         store_item<DIM, SETS>(p, shared, merge, info, n_run, thread);
         barrier_arrive(&shared->item_empty);
         finishers_sync<SETS>();
@@ -767,11 +791,23 @@ __device__ void finish(const decode_params &p, block_shared<SETS> *shared, const
             shared->is_last[thread] = info.chunk < n_chunks && counts_last_part(done + thread * p.n_kv_heads, 1, n_chunks);
         }
         finishers_sync<SETS>();
-        for (int i = 0; i < n_run; i++)
-            if (shared->is_last[i])
-                merge_items<DIM, SETS>(p, info.seq_head + i * p.n_kv_heads, SETS > 1 ? run.n_chunks(info, i) : info.n_chunks,
-                                       thread);
+        if (SETS == 1) {
+            for (int i = thread; shared->is_last[0] && i < p.group * DIM / 4; i += FINISHERS)
+                merge_chunks<DIM>(p, info.seq_head, info.n_chunks, i);
+            continue;
+        }
+        before = info, rows = 0;
+        for (int i = 0; i < n_run; i++) rows |= (uint32_t)shared->is_last[i] << i;
     }
+    if constexpr (SETS > 1)
+        if (thread == 0) shared->last = before, shared->last_rows = rows;
+}
+
+// With runs, after the last item: all warps but the producer merge what the finishers have left.
+template <int DIM, int SETS> __device__ void merge_last(const decode_params &p, const block_shared<SETS> *shared) {
+    enum { N_THREADS = block_size<SETS>::THREADS - 32 };
+    asm volatile("bar.sync 2, %0;" ::"n"((int)N_THREADS) : "memory");
+    merge_rows<DIM>(p, shared->last, shared->last_rows, threadIdx.x, N_THREADS);
 }
 
 // out = softmax(q K^T / sqrt(DIM)) V for every query head, exactly.
@@ -823,6 +859,8 @@ __global__ void __launch_bounds__(block_size<SETS>::BOUND, 1) dense_decode_ring_
         finish<DIM, SETS>(p, shared, merge, threadIdx.x - 32 * CONSUMERS);
     else
         produce<DIM, SETS>(p, r, lookup);
+    if constexpr (SETS > 1)
+        if (warp < CONSUMERS + block_size<SETS>::FINISHER_WARPS) merge_last<DIM, SETS>(p, shared);
 }
 
 // ---- launch ----
@@ -847,7 +885,7 @@ template <int DIM, int SETS> void launch_sets(const sl_attn_cuda_decode_args *a,
     int fixed = block_size<SETS>::SHARED + layout<DIM>::merge(most_columns), stage = layout<DIM>::stage(most_columns);
     int tile = 2 * TILE * layout<DIM>::ROW; // bytes of K and V
     int n_flight = max(FLIGHT_BYTES / tile, 1);
-    int n_stages = min(min(n_flight + SPARE, (shared - fixed) / stage), (int)STAGES_MAX);
+    int n_stages = min(min(n_flight + (SETS > 1 ? RUN_SPARE : SPARE), (shared - fixed) / stage), (int)STAGES_MAX);
     SL_CHECK(n_stages > 0);
     decode_counters counters = counters_of(a, 1);
     decode_params p = {.rows = a->rows,
