@@ -74,8 +74,6 @@ static int check_drafts(const sl_engine *e, const sl_engine_options *o, sl_error
         return sl_fail(err, SL_ERR_ARG, "{draft_model}: expected n_draft 1 to %d with it, found 0", SL_MAX_DRAFT);
     if (o->n_draft && e->n_sequences > most_sequences)
         return sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at most %d with {draft}", e->n_sequences, most_sequences);
-    if (o->n_draft && e->device.backend->is_device)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "{draft}: not offered on a GPU yet; use {device} cpu");
     return 0;
 }
 
@@ -108,7 +106,10 @@ static int open_draft(sl_engine *e, const sl_engine_options *o, sl_error *err) {
                                      .n_threads = o->n_threads,
                                      .cancel = o->cancel,
                                      .log = o->log};
-    return rc ? rc : sl_engine_new(o->draft_model, &draft, &e->draft, err);
+    if (rc) return rc;
+    sl_error why;
+    rc = sl_engine_new(o->draft_model, &draft, &e->draft, &why);
+    return rc ? sl_fail(err, rc, "{draft_model} %s: %.900s", sl_model_name(o->draft_model), why.message) : 0;
 }
 
 int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,

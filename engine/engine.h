@@ -149,10 +149,10 @@ void sl_engine_reset_stats(sl_engine *engine);
 // meaningless. 0: later steps are complete again. SL_ERR_UNSUPPORTED on the CPU.
 int sl_engine_skip_parts(sl_engine *engine, unsigned parts, sl_error *err);
 
-// For benches: one decode pass over the session's next tokens ids[0..n), which it appends with the bits of n steps. n: 1 to
-// 1 + n_draft. SL_ERR_ARG also: the tokens do not lie in one page of the cache. SL_ERR_UNSUPPORTED: a method keeps a state from
-// step to step. Errors of sl_decode.
-int sl_decode_rows(sl_session *s, const int32_t *ids, int n, sl_error *err);
+// For benches: one decode pass over the next tokens ids[0..n) of each session, which it appends with the bits of n steps. n: 1
+// to 1 + n_draft. SL_ERR_ARG also: the tokens do not lie in one page of the cache. SL_ERR_UNSUPPORTED: a method keeps a state
+// from step to step. Errors of sl_decode.
+int sl_decode_rows(sl_session *const *batch, int n_seqs, const int32_t *ids, int n, sl_error *err);
 
 // For benches: of the rows that later steps draw, `share` counts as found in the cache of hot rows, whatever the cache holds.
 // The logits of such steps are meaningless. Below 0: steps look rows up again. SL_ERR_ARG: there is no such cache.

@@ -33,6 +33,16 @@ int sl_plan_n_exact(const sl_session *s) {
     return n;
 }
 
+int sl_plan_most_rows(const sl_session *s) {
+    const sl_plan *plan = sl_session_plan(s);
+    int n_tokens = s->kv.n_tokens, most = SL_PAGE - n_tokens % SL_PAGE;
+    for (int i = 0; i < plan->n_splits && !s->engine->plans.draws_always; i++) {
+        int exact = plan->splits[i] - 1 - n_tokens; // rows from the next one on
+        if (exact > 0 && exact < most) most = exact;
+    }
+    return most;
+}
+
 int sl_plan_exact_rows(const sl_row_range *ranges, int n, int below) {
     int rows = 0;
     for (int i = 0; i < n; i++)

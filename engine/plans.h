@@ -51,5 +51,8 @@ int sl_plan_exact_below(const sl_engine *e, const sl_plan *plan, int layer);
 int sl_plan_n_exact(const sl_session *s);
 // The rows of a step of one plan that attend exactly in a layer. They come first: the ranges are sorted by sl_plan_n_exact.
 int sl_plan_exact_rows(const sl_row_range *ranges, int n, int below);
+// The most next rows of a session in one pass: all of them lie in the page of the first, and they attend exactly in the same
+// layers as the first.
+int sl_plan_most_rows(const sl_session *s);
 
 #endif

@@ -164,8 +164,8 @@ typedef struct sl_engine_options {
     // Tokens for which the cache has KV pages (of 256 tokens), over all sessions; 0: n_sequences x n_ctx. An engine may have
     // more sessions than fit: a call that finds no free page returns SL_ERR_MEMORY and changes nothing.
     int kv_tokens;
-    int prefill_chunk; // tokens of one prefill pass; 0: 512, on a GPU 2048
-    int n_draft;       // most drafts of a session in a step (sl_generation.draft), 0 to SL_MAX_DRAFT. A GPU takes 0 only
+    int prefill_chunk;           // tokens of one prefill pass; 0: 512, on a GPU 2048
+    int n_draft;                 // most drafts of a session in a step (sl_generation.draft), 0 to SL_MAX_DRAFT
     const sl_model *draft_model; // for the draft source "model": a smaller model of the same vocabulary; NULL: none
     const char *device;          // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
     const char *attn;            // attention of decode steps: "dense", "santa-prop:S=128" (docs/methods.md); NULL: "dense"

@@ -25,7 +25,7 @@ static size_t lay_out(const sl_engine *e, const sl_attn_plan *plan, int is_host,
         while (same < i && !sl_attn_same(&plan->layer[same], spec)) same++;
         if (at) at[i] = same < i ? at[same] : total;
         const sl_attn_cuda_ops *ops = is_host ? spec->method->cuda->offloaded : sl_cuda_ops_of(e, spec);
-        if (same == i) total += sl_align(ops->workspace(&e->geom, spec, e->n_sequences, 1, n_ctx));
+        if (same == i) total += sl_align(ops->workspace(&e->geom, spec, e->n_step_rows, 1, n_ctx));
     }
     return total;
 }
@@ -42,9 +42,9 @@ static int reserve(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err
     plan->ws_at = malloc(e->geom.n_layers * sizeof *plan->ws_at);
     size_t size = plan->ws_at ? lay_out(e, &plan->methods, e->device.pool.offload != NULL, e->n_ctx, plan->ws_at) : 0;
     plan->exact_ws_at = size;
-    if (plan->n_splits) size += sl_align(sl_cuda_ops_of(e, &dense)->workspace(&e->geom, &dense, e->n_sequences, 1, e->n_ctx));
+    if (plan->n_splits) size += sl_align(sl_cuda_ops_of(e, &dense)->workspace(&e->geom, &dense, e->n_step_rows, 1, e->n_ctx));
     sl_pass_buffers *pass = &e->device.pass;
-    pass->stats_size = sizeof(sl_attn_cuda_stats);
+    pass->stats_size = 2 * sizeof(sl_attn_cuda_stats);
     if (!pass->stats) pass->stats = be->alloc(be, pass->stats_size);
     int takes = replaced && replaced->ws && size <= replaced->ws_size;
     if (!takes && size) plan->ws = be->alloc(be, size);
@@ -293,6 +293,8 @@ static void decode_rows(const sl_batch *b, const sl_plan *plan, const sl_attn_cu
     if (drawn.n_seqs) sl_cuda_ops_of(e, drawn.spec)->decode(&drawn);
 }
 
+_Static_assert(SL_MAX_DRAFT + 1 <= SL_CUDA_RUN_MOST, "rows that the kernel before attention writes");
+
 static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
     sl_engine *e = b->ranges[0].session->engine;
     if (!b->ranges[0].is_decode) {
@@ -300,11 +302,12 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
         return;
     }
     if (sl_cuda_of(b->backend)->skipped_parts & SL_PART_ATTENTION) return;
-    SL_CHECK(first == 0 && n == b->n_ranges && q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
+    SL_CHECK(first == 0 && n == b->n_rows && q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
     const sl_plan *plan = sl_session_plan(b->ranges[0].session);
     const sl_attn_plan *methods = &plan->methods;
     sl_attn_cuda_decode_args args = sl_cuda_decode_args_of(e, &methods->layer[layer], layer, q.data);
     args.n_seqs = n;
+    args.has_runs = b->n_rows > b->n_ranges;
     args.rows = b->rows;
     args.out = out;
     args.stats = e->device.pass.stats;
@@ -319,12 +322,12 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
 }
 
 // Counts what dense attention would read, and what methods read whose reads follow from the length.
-static void account(sl_engine *e, sl_session *const *sessions, int n) {
+static void account(sl_engine *e, const sl_session *s, int n_rows) {
     const sl_attn_geom *g = &e->geom;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n_rows; i++)
         for (int layer = 0; layer < g->n_layers; layer++) {
-            const sl_plan *plan = sl_session_plan(sessions[i]);
-            int n_kv = sessions[i]->kv.n_tokens + 1, exact = n_kv < sl_plan_exact_below(e, plan, layer);
+            const sl_plan *plan = sl_session_plan(s);
+            int n_kv = s->kv.n_tokens + 1 + i, exact = n_kv < sl_plan_exact_below(e, plan, layer);
             const sl_attn_spec *of_layer = &plan->methods.layer[layer], *spec = exact ? &dense : of_layer;
             uint64_t rows = n_kv;
             sl_attn_stats step = {.steps = g->n_heads,
@@ -350,6 +353,14 @@ static void collect(sl_engine *e) {
     sl_attn_stats_add(&e->stats, &more);
 }
 
+// pass.stats has the counts, and behind them those that were saved.
+static void set_aside(sl_engine *e, int back) {
+    const sl_backend *be = e->device.backend;
+    sl_attn_cuda_stats *counted = e->device.pass.stats, *saved = counted + 1;
+    size_t size = sizeof *counted;
+    be->copy(be, back ? counted : saved, size, back ? saved : counted, size, size, 1);
+}
+
 const sl_attn_runner sl_cuda_attn_runner = {
     .prepare = prepare,
     .needs = sl_cuda_needs,
@@ -360,6 +371,7 @@ const sl_attn_runner sl_cuda_attn_runner = {
     .attend = attend,
     .account = account,
     .collect = collect,
+    .set_aside = set_aside,
     .collect_prefill = collect_prefill,
     .check_shadow = sl_cuda_check_shadow,
     .observe = sl_cuda_new_observation,
