@@ -29,12 +29,10 @@ static const void *end_of(const sl_weight *w) {
     return (const char *)w->data + sl_packed_bytes(&k, w->n_rows);
 }
 
-enum { ROPE_ROWS = 1024 }; // rotations that are allocated together, so that larger steps seldom delete recordings
-
 // The buffers grow in the first step of a key only, and this step is not recorded (sl_cuda_run_step).
 static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows) {
     sl_cuda *c = use(be);
-    size_t half = rope->head_dim / 2, size = (size_t)(n_rows > ROPE_ROWS ? n_rows : ROPE_ROWS) * half * sizeof(float2);
+    size_t half = rope->head_dim / 2, size = (size_t)n_rows * half * sizeof(float2);
     if (c->inv_freq_of != rope->inv_freq) {
         cudaFree(c->inv_freq);
         c->inv_freq = NULL;
@@ -43,7 +41,8 @@ static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row
         c->inv_freq_of = rope->inv_freq;
     }
     if (size > c->rope_size) {
-        sl_cuda_forget(be); // because recordings hold the old address
+        sl_cuda_forget(be);                                   // because recordings hold the old address
+        if (size < 2 * c->rope_size) size = 2 * c->rope_size; // so that steps with more and more drafts seldom grow it
         cudaFree(c->rope);
         c->rope = NULL;
         c->rope_size = 0;

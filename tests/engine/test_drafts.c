@@ -196,7 +196,7 @@ static void rows_on_gpu(void) {
                    {"santa-flash:S=24", 0},
                    {"bernoulli+santa:S=16", 1},
                    {"topk:k=8", 0},
-                   {"random:k=30", 0},
+                   {"random:S=30", 0},
                    {"santa-is:S=24", 1},
                    {"dense-q", 1},
                    {"quest:tokens=48", 1},
@@ -362,6 +362,27 @@ static void draft_model_on_gpu(void) {
     device = "cpu";
 }
 
+// After two generations, which record passes of each size, a third one takes no more memory of the GPU.
+static void memory_on_gpu(void) {
+    size_t free_before = 0, free_after = 0, total;
+    device = "cuda";
+    CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
+    sl_engine *e = engine_of(512);
+    int32_t *ids = test_ids(100, sl_model_n_vocab(model), test_seed);
+    for (int i = 20; i < 100; i++) ids[i] = ids[i - 20];
+    sl_generation g = sl_generation_default();
+    g.max_tokens = 100, g.sampling.temp = 0, g.draft = "ngram:min=1:least=5:most=5";
+    for (int i = 0; i < 3; i++) {
+        CHECK(cudaMemGetInfo(&free_before, &total) == cudaSuccess);
+        made m = generate(e, ids, 100, g);
+        CHECK(cudaMemGetInfo(&free_after, &total) == cudaSuccess);
+        CHECK(m.counts.n_drafts > 5);
+    }
+    CHECK_INT(free_after, free_before);
+    free(ids), sl_engine_free(e), sl_model_free(model);
+    device = "cpu";
+}
+
 // A pass of several rows counts the reads of attention that single steps count.
 static void counts_on_gpu(void) {
     sl_attention_work work[2];
@@ -432,6 +453,7 @@ static const test_case cases[] = {
     GPU_CASE("same-generations-on-gpu", same_generations_on_gpu),
     GPU_CASE("draft-model-on-gpu", draft_model_on_gpu),
     GPU_CASE("counts-on-gpu", counts_on_gpu),
+    WHOLE_GPU_CASE("memory-on-gpu", memory_on_gpu),
     {0},
 };
 const test_suite suite_drafts = {"drafts", cases};
