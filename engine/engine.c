@@ -184,6 +184,10 @@ int sl_engine_skip_parts(sl_engine *e, unsigned parts, sl_error *err) {
     return 0;
 }
 
+void sl_engine_linear_bytes(const sl_engine *e, size_t *layers, size_t *head) {
+    sl_model_weights_matrix_bytes(&e->model->weights, e->device.backend, layers, head);
+}
+
 int sl_engine_impose_hits(sl_engine *e, double share, sl_error *err) {
     if (!e->device.pool.offload || !e->device.pool.offload->hot.n_sets)
         return sl_fail(err, SL_ERR_ARG, "{hot_hits}: expected {kv_cache} host with a cache of hot rows, found none");

@@ -322,6 +322,62 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
     return rc;
 }
 
+// ---- the matrices of a step, for benches ----
+
+static void no_attention(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
+    (void)b, (void)layer, (void)first, (void)n, (void)q, (void)out;
+}
+
+static void run_head(const sl_batch *b) {
+    b->weights->config->arch->logits(b, 0, b->n_out, b->logits);
+}
+
+// The recordings have keys that no step has.
+static void run_part(const sl_batch *b, int is_head) {
+    const sl_backend *be = b->backend;
+    void (*forward)(const sl_batch *batch) = is_head ? run_head : b->weights->config->arch->forward;
+    if (be->run_step)
+        be->run_step(be, (sl_step_key){.n = b->n_rows, .first = -1 - is_head}, forward, b);
+    else
+        forward(b);
+}
+
+static int run_linear(sl_session *const *batch, int n, void (*mark)(void *ctx, void *stream), void *ctx, sl_error *err) {
+    sl_engine *e = batch[0]->engine;
+    const sl_backend *be = e->device.backend;
+    sl_run runs[n]; // n is at most n_sequences: check_batch
+    const int32_t id = 0;
+    for (int i = 0; i < n; i++) runs[i] = (sl_run){.session = batch[i], .ids = &id, .n = 1};
+    int rc = reserve_decode(runs, n, err);
+    if (rc) return rc;
+    sl_logits_before_step(&e->device, batch, 0, 0, n); // downloads the logits that the head overwrites
+    set_rows(runs, n, 1);
+    sl_batch head = sl_pass_batch(&e->device, 0, 0, n, n, SL_LINEAR_DECODE), layers;
+    head.n_out = n, head.attend = no_attention;
+    layers = head, layers.logits = NULL;
+    void *stream = be->stream ? be->stream(be) : NULL;
+    if (stream) run_part(&layers, 0), run_part(&head, 1);
+    mark(ctx, stream);
+    run_part(&layers, 0);
+    mark(ctx, stream);
+    run_part(&head, 1);
+    mark(ctx, stream);
+    return be->finish(be, err);
+}
+
+int sl_run_linear(sl_session *const *batch, int n, void (*mark)(void *ctx, void *stream), void *ctx, sl_error *err) {
+    int rc = claim(batch, n, err);
+    if (rc) return rc;
+    sl_engine *e = batch[0]->engine;
+    rc = begin(batch, n, err);
+    if (!rc) {
+        rc = run_linear(batch, n, mark, ctx, err);
+        sl_engine_end(e);
+    }
+    sl_engine_release(e);
+    return rc;
+}
+
 // ---- the next token ----
 
 static int check_sampling(sl_session *const *batch, int n, sl_sampler *const *samplers, sl_error *err) {

@@ -612,10 +612,10 @@ static json_t *count(int n) { // 0: unknown
     return n ? json_integer(n) : json_null();
 }
 
-static json_t *source_json(const cli_bench *b, const cli_bench_row *r) {
+json_t *cli_bench_source_json(const cli_bench *b, int sm_mhz, int memory_mhz) {
     return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o}", "version", SLEIGH_VERSION, "commit", cli_commit(), "device", b->backend,
-                     "driver", *b->meter.driver ? json_string(b->meter.driver) : json_null(), "sm_mhz", count(r->sm_mhz),
-                     "memory_mhz", count(r->memory_mhz));
+                     "driver", *b->meter.driver ? json_string(b->meter.driver) : json_null(), "sm_mhz", count(sm_mhz),
+                     "memory_mhz", count(memory_mhz));
 }
 
 static json_t *test_json(const cli_bench *b, const cli_bench_row *r) {
@@ -685,7 +685,7 @@ static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {
 }
 
 json_t *cli_bench_json(const cli_bench *b, const cli_bench_row *r) {
-    json_t *row = source_json(b, r), *test = test_json(b, r), *figures = figures_json(b, r);
+    json_t *row = cli_bench_source_json(b, r->sm_mhz, r->memory_mhz), *test = test_json(b, r), *figures = figures_json(b, r);
     if (row) {
         json_object_update(row, test);
         json_object_update(row, figures);

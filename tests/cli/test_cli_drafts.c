@@ -243,7 +243,7 @@ static void words(void) {
     CHECK_LACKS(r.err, "\ndrafts: ");
     r = RUN("help", "--bash");
     CHECK_HAS(r.out, "--draft) words='ngram self model ngram+self ngram+model auto none' ;;");
-    CHECK_HAS(r.out, "decode attn draft ");
+    CHECK_HAS(r.out, "decode attn draft linear ");
 }
 
 static void bench(void) {
