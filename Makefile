@@ -80,6 +80,8 @@ NVCCFLAGS := -std=c++17 -O3 -Xfatbin=-compress-all -Werror cross-execution-space
     $(if $(PROFILE),-lineinfo) $(CUDA_OPT) \
     $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
     $(foreach a,$(lastword $(filter-out %a,$(CUDA_ARCH))),-gencode=arch=compute_$(a),code=compute_$(a))
+else
+LIB_SRC += backend/cuda/packed.c # host code, which tests check without a GPU
 endif
 
 # One source makes one object for each instruction set. The program chooses at run time.

@@ -40,6 +40,7 @@ const sl_attn_method sl_method_santa_is = {
     .mean = SL_MEAN_BIASED,
     .check = check_is,
     .params = is_params,
+    .crossover = {{64, 2048, 16384}, {8, 2048, 2048}},
     .stages = &is,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_santa_is_cuda_ops)};

@@ -28,6 +28,7 @@ const sl_attn_method sl_method_quest = {
     .source = "Quest (Tang et al., arXiv:2406.10774)",
     .mean = SL_MEAN_BIASED,
     .params = quest_params,
+    .crossover = {{.ratio = 8, .least = 512}, {.ratio = 2, .least = 1024}},
     .stages = &quest,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_quest_cuda_ops),
@@ -40,6 +41,7 @@ const sl_attn_method sl_method_magicpig = {
     .caution = "the hash functions depend on the seed, the layer and the KV head, not on the sequence or the position, because "
                "signatures are part of pages that sequences share",
     .params = magicpig_params,
+    .crossover = {{.least = 4096}, {0}},
     .stages = &magicpig,
     .cpu = &sl_stages_ops,
 };

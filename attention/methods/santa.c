@@ -80,11 +80,16 @@ static const sl_draw independent = DRAW(sl_draw_independent), stratified = DRAW(
 static const sl_composition santa = STAGES(independent), strat = STAGES(stratified), sys = STAGES(systematic),
                             prop = STAGES(proportional), flash = STAGES(uniform_tiles), pps = STAGES(sl_draw_pps);
 
+// clang-format off
+#define SAMPLER_CROSSOVER {{32, 512, 0}, {8, 1024, 0}}
+// clang-format on
+
 const sl_attn_method sl_method_santa = {.name = "santa",
                                         .summary = "S independent draws from the attention probabilities",
                                         .source = "SANTA (arXiv:2605.01910), equation 4",
                                         .mean = SL_MEAN_UNBIASED,
                                         .params = params,
+                                        .crossover = SAMPLER_CROSSOVER,
                                         .stages = &santa,
                                         .cpu = &sl_stages_ops,
                                         .cuda = SL_ON_CUDA(sl_santa_cuda_ops)};
@@ -94,6 +99,7 @@ const sl_attn_method sl_method_santa_strat = {
     .source = "S2ANTA (arXiv:2605.01910), Appendix A",
     .mean = SL_MEAN_UNBIASED,
     .params = params,
+    .crossover = SAMPLER_CROSSOVER,
     .stages = &strat,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_santa_strat_cuda_ops)};
@@ -103,6 +109,7 @@ const sl_attn_method sl_method_santa_sys = {
     .source = "S2ANTA (arXiv:2605.01910), systematic",
     .mean = SL_MEAN_UNBIASED,
     .params = params,
+    .crossover = SAMPLER_CROSSOVER,
     .stages = &sys,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_santa_sys_cuda_ops)};
@@ -112,6 +119,7 @@ const sl_attn_method sl_method_santa_prop = {.name = "santa-prop",
                                              .source = "S2ANTA (arXiv:2605.01910), Algorithms 2-5",
                                              .mean = SL_MEAN_BIASED,
                                              .params = prop_params,
+                                             .crossover = SAMPLER_CROSSOVER,
                                              .stages = &prop,
                                              .cpu = &sl_stages_ops,
                                              .cuda = SL_ON_CUDA(sl_santa_prop_cuda_ops)};
@@ -121,6 +129,7 @@ const sl_attn_method sl_method_santa_flash = {.name = "santa-flash",
                                               .source = "S2ANTA (arXiv:2605.01910), Algorithms 6-8",
                                               .mean = SL_MEAN_UNBIASED,
                                               .params = flash_params,
+                                              .crossover = SAMPLER_CROSSOVER,
                                               .stages = &flash,
                                               .cpu = &sl_stages_ops,
                                               .cuda = SL_ON_CUDA(sl_santa_flash_cuda_ops)};
@@ -136,6 +145,7 @@ const sl_attn_method sl_method_santa_pps = {
                "the output on values of one channel, +0.28% on centred values (`sleigh-test means` prints the table)",
     .check = check_pps,
     .params = pps_params,
+    .crossover = {{64, 4096, 16384}, {16, 2048, 2048}},
     .stages = &pps,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_santa_pps_cuda_ops)};

@@ -134,8 +134,12 @@ static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seq
 static size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     (void)n_tokens; // these methods have no prefill
     sl_composition c = sl_composition_of(spec);
-    if (sl_reads_ranges(&c)) return sl_online_softmax_workspace(geom, spec, n_seqs, n_kv);
-    return lay_out(geom, spec, n_seqs, n_kv).size;
+    size_t exact = sl_online_softmax_workspace(geom, spec, &sl_propose_exact, n_seqs, n_kv), own = exact; // of ranges, too
+    if (!sl_reads_ranges(&c))
+        own = lay_out(geom, spec, n_seqs, n_kv).size;
+    else if (!c.draw)
+        own = sl_online_softmax_workspace(geom, spec, c.propose, n_seqs, n_kv);
+    return own > exact ? own : exact;
 }
 
 // ---- one call ----
@@ -320,18 +324,6 @@ static void repair(const call *c, sl_head *x) {
     if (c->layers[x->group->query - c->args->seqs].goes_dense) fall_back(c, x);
 }
 
-// After the repair of all heads of a layer: exact attention has no error, if its output is a number.
-static void state_repaired(const sl_layer *l) {
-    const sl_attn_geom *g = l->args->geom;
-    double squares = 0;
-    for (int h = 0; h < g->n_heads; h++) squares += pow(sl_norm(l->heads[h].out, g->head_dim), 2);
-    for (int h = 0; h < g->n_heads; h++) {
-        sl_attn_report *r = l->heads[h].report;
-        r->error_bound = (float)sl_relative_bound(0, sqrt(squares));
-        r->stated_error = (float)sl_stated_error(0, sqrt(squares));
-    }
-}
-
 // An output that is no number has no bound. Of a layer, sl_threshold_settle states the bound.
 static void check_bound(sl_head *x) {
     sl_attn_report *r = x->report;
@@ -471,11 +463,13 @@ static void run(call *c) {
     for (int s = 0; s < n_seqs; s++) repairs |= c->layers[s].goes_dense;
     if (repairs) sl_parallel(n_items, repair_task, c);
     for (int s = 0; s < n_seqs; s++)
-        if (c->layers[s].goes_dense) state_repaired(&c->layers[s]);
+        if (c->layers[s].goes_dense)
+            sl_reports_state_zero(c->args->geom, c->layers[s].query->out, c->layers[s].heads[0].report);
     sl_parallel(n_pairs, report_task, c);
 }
 
-void sl_stages_decode(const sl_attn_decode_args *a) {
+// Of sequences that do not attend exactly.
+static void decode_stages(const sl_attn_decode_args *a) {
     call c = {.args = a, .stages = sl_composition_of(a->spec), .ws = a->ws->data};
     c.group = a->geom->n_heads / a->geom->n_kv_heads;
     SL_CHECK(c.group <= SL_MAX_GROUP);
@@ -494,6 +488,27 @@ void sl_stages_decode(const sl_attn_decode_args *a) {
     run(&c);
     sl_reports_close(a, c.heads[0].report);
     for (int s = 0; s < a->n_seqs; s++) keep_norms(&c.layers[s]);
+}
+
+// ---- sequences with few rows ----
+
+static int is_exact(const sl_attn_decode_args *a, int s) {
+    return a->seqs[s].kv.n_kv < a->exact_below;
+}
+
+// Exact attention leaves the state of a layer as it is. The first step that draws after it finds a state of another position.
+void sl_stages_decode(const sl_attn_decode_args *a) {
+    for (int first = 0, end; first < a->n_seqs; first = end) {
+        sl_attn_decode_args part = *a;
+        int exact = is_exact(a, first);
+        for (end = first + 1; end < a->n_seqs && is_exact(a, end) == exact;) end++;
+        part.seqs += first, part.n_seqs = end - first;
+        if (part.reports) part.reports += (size_t)first * a->geom->n_heads;
+        if (exact)
+            sl_online_softmax_decode(&part, &sl_propose_exact, NULL);
+        else
+            decode_stages(&part);
+    }
 }
 
 const sl_attn_ops sl_stages_ops = {.workspace = workspace, .decode = sl_stages_decode, .needs = needs, .state = state};

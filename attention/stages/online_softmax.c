@@ -36,8 +36,7 @@ int sl_reads_ranges(const sl_composition *c) {
     return !c->draw || (!c->select && c->draw->ranges);
 }
 
-static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
-    const sl_proposal *propose = sl_composition_of(spec).propose;
+static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, const sl_proposal *propose, int n_seqs, int n_kv) {
     size_t pairs = (size_t)n_seqs * g->n_kv_heads, at = 0;
     layout l = {.n_state = propose->state ? (propose->state(g, spec, n_kv) + 63) / 64 * 64 : 0};
     l.reports = sl_workspace_take(&at, (size_t)n_seqs * g->n_heads * sizeof(sl_attn_report));
@@ -49,8 +48,9 @@ static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seq
     return l;
 }
 
-size_t sl_online_softmax_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
-    return lay_out(g, spec, n_seqs, n_kv).size;
+size_t sl_online_softmax_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, const sl_proposal *propose, int n_seqs,
+                                   int n_kv) {
+    return lay_out(g, spec, propose, n_seqs, n_kv).size;
 }
 
 static void clear_partial(int n, int head_dim, float *o, float *m, float *l) {
@@ -253,11 +253,25 @@ static void finish_head(void *ctx, size_t item, int thread) {
     if (c->ranges) c->reports[item].samples = c->reports[item].budget = (uint32_t)n_rows(g);
 }
 
+// What a sequence states that attends exactly because it has few rows.
+static void report_exact(const call *c, int s) {
+    const sl_attn_geom *g = c->a->geom;
+    const float *out = c->a->seqs[s].out;
+    sl_attn_report *reports = c->reports + (size_t)s * g->n_heads;
+    int of_layer = sl_attn_certifies_layer(c->a->spec), of_head = !of_layer && sl_attn_states_error(c->a->spec);
+    if (of_layer) sl_reports_state_zero(g, out, reports);
+    for (int h = 0; h < g->n_heads; h++) {
+        reports[h].exact = 1;
+        reports[h].certified = of_layer && reports[h].stated_error == 0;
+        if (of_head) reports[h].error_bound = (float)sl_relative_bound(0, sl_norm(out + (size_t)h * g->head_dim, g->head_dim));
+    }
+}
+
 void sl_online_softmax_decode(const sl_attn_decode_args *a, const sl_proposal *propose, sl_ranges_fn ranges) {
     const sl_attn_geom *geom = a->geom;
     int longest = sl_longest(a);
     size_t n_pairs = (size_t)a->n_seqs * geom->n_kv_heads;
-    layout l = lay_out(geom, a->spec, a->n_seqs, longest);
+    layout l = lay_out(geom, a->spec, propose, a->n_seqs, longest);
     SL_CHECK(l.size <= a->ws->size);
     char *ws = a->ws->data;
     call c = {.a = a,
@@ -276,5 +290,7 @@ void sl_online_softmax_decode(const sl_attn_decode_args *a, const sl_proposal *p
     sl_parallel(n_pairs, begin_pair, &c);
     sl_parallel((size_t)c.n_runs * geom->n_kv_heads * c.n_chunks, run_chunk, &c);
     sl_parallel(n_pairs * c.group, finish_head, &c);
+    for (int s = 0; s < a->n_seqs; s++)
+        if (a->seqs[s].kv.n_kv < a->exact_below) report_exact(&c, s);
     sl_reports_close(a, c.reports);
 }

@@ -14,7 +14,7 @@
 // line. scripts/check/check_layers.py finds circles of calls:
 //
 //   contracts  buckets.h, bucket_index.h, pareto.h; attention.h, prefill_mask.h, random_counter.h, masses.h, threshold.h,
-//   stages.h; spec.c (values of parameters);
+//   stages.h; spec.c (values of parameters), exact_below.c;
 //              prefill_mask.c
 //   loops      cpu_kernels_*.c, cpu_kernels.c, masses.c; cuda: page_extras.cu, page_bounds.cu, bucket_index.cu
 //   shared     combine.c, budget.c, composition.c, page_norms.c, bucket_index.c, pareto.c
@@ -266,6 +266,8 @@ void sl_combine(sl_head *x, sl_normaliser normaliser, int refined);
 double sl_norm(const float *x, int n); // Euclidean
 // b / norm as a report states it: 0 for b = 0; infinity where b or the norm is infinite or NaN, because then there is no bound.
 double sl_relative_bound(double b, double norm);
+// After exact attention of the heads of a layer: no error, if the output [n_heads][head_dim] is a number. reports: [n_heads]
+void sl_reports_state_zero(const sl_attn_geom *geom, const float *out, sl_attn_report *reports);
 
 // ---- draws over the heads of a layer: budget.c ----
 
@@ -334,9 +336,11 @@ extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top
 
 // ---- every row once: online_softmax.c ----
 
-// The driver of a composition without a draw, or with the rows of sl_draw.ranges.
+// The driver of a composition without a draw, or with the rows of sl_draw.ranges, and of the sequences that attend exactly with
+// any method (propose: sl_propose_exact; then reports state the error 0 if the specification states an error).
 int sl_reads_ranges(const sl_composition *c); // 1: online_softmax.c runs the composition
-size_t sl_online_softmax_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv);
+size_t sl_online_softmax_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, const sl_proposal *propose, int n_seqs,
+                                   int n_kv);
 // ranges: the rows, with exact scores; NULL: every row, with the scores of `propose`.
 void sl_online_softmax_decode(const sl_attn_decode_args *args, const sl_proposal *propose, sl_ranges_fn ranges);
 // Exact attention of one query head into x->out, with the bits of method dense. The function reads K twice and V twice.

@@ -41,7 +41,8 @@ static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row
         c->inv_freq_of = rope->inv_freq;
     }
     if (size > c->rope_size) {
-        sl_cuda_forget(be); // because recordings hold the old address
+        sl_cuda_forget(be);                                   // because recordings hold the old address
+        if (size < 2 * c->rope_size) size = 2 * c->rope_size; // so that steps with more and more drafts seldom grow it
         cudaFree(c->rope);
         c->rope = NULL;
         c->rope_size = 0;
@@ -87,8 +88,7 @@ static void embed(const sl_backend *be, const sl_weight *table, const int32_t *i
         sl_cuda_embed(table->data, ids, n_rows, table->n_cols, x, c->stream);
         return;
     }
-    sl_cuda_packing k = sl_cuda_packing_of(table);
-    sl_cuda_packed_embed(table->data, table->scale, &k, table->n_cols, ids, n_rows, x, c->stream);
+    sl_cuda_packed_embed(table, ids, n_rows, x, c->stream);
 }
 
 static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *out) {
@@ -97,69 +97,102 @@ static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, in
     sl_cuda_rmsnorm(x, w->data, n_rows, w->n_cols, eps, out, c->stream);
 }
 
-// Multiplies one matrix with any number of rows, in launches. w: the matrix, or the first of those that one product reads.
-// out_cols: elements of an output row.
-static void decode_linear(sl_cuda *c, const sl_weight *w, sl_cuda_linear l, int n_rows, size_t out_cols) {
-    if (c->skipped_parts & SL_PART_LINEAR) return;
-    l.w = w->data, l.n_in = w->n_cols;
-    if (is_packed(w)) l.packing = sl_cuda_packing_of(w), l.scale = w->scale;
-    for (int r = 0, most = is_packed(w) ? sl_cuda_packed_rows() : sl_cuda_linear_rows(); r < n_rows; r += most) {
-        sl_cuda_linear part = l;
+// The matrices of one operation: their outputs lie side by side.
+typedef struct matrices {
+    const sl_weight *w[3];
+    int n;
+} matrices;
+
+static int outputs_of(const matrices *m) {
+    int n = 0;
+    for (int i = 0; i < m->n; i++) n += m->w[i]->n_rows;
+    return n;
+}
+
+// The rows of the matrices from *i on that lie one behind the other, and so are one matrix. Moves *i behind them.
+static int next_run(const matrices *m, int *i) {
+    int rows = m->w[*i]->n_rows;
+    for ((*i)++; *i < m->n && m->w[*i]->data == end_of(m->w[*i - 1]); (*i)++) rows += m->w[*i]->n_rows;
+    return rows;
+}
+
+// A launch for each part of n_rows rows of x. l: of all rows. out_cols: elements of an output row
+static void launch_rows(sl_cuda *c, const sl_cuda_linear *l, int is_packed, int n_rows, size_t out_cols) {
+    for (int r = 0, most = is_packed ? sl_cuda_packed_rows(&l->packing) : sl_cuda_linear_rows(); r < n_rows; r += most) {
+        sl_cuda_linear part = *l;
         part.n_rows = n_rows - r < most ? n_rows - r : most;
-        part.x = l.x + (size_t)r * l.n_in;
-        if (l.out32) part.out32 = l.out32 + r * out_cols;
-        if (l.out16) part.out16 = l.out16 + r * out_cols;
-        if (l.sums) part.sums = l.sums + (size_t)r * (l.n_in / SL_NORM_TILE);
-        if (l.next_sums) part.next_sums = l.next_sums + (size_t)r * (l.n_out / SL_NORM_TILE);
-        if (l.rope) part.rope = l.rope + (size_t)r * (l.head_dim / 2);
-        if (l.rows) part.rows = l.rows + r;
-        if (l.is_staged) part.k = l.k + (size_t)r * l.n_kv_heads * l.head_dim, part.v = l.v + (part.k - l.k);
-        (is_packed(w) ? sl_cuda_packed_linear : sl_cuda_linear_decode)(&part, c->stream);
+        part.x = l->x + (size_t)r * l->n_in;
+        if (l->out32) part.out32 = l->out32 + r * out_cols;
+        if (l->out16) part.out16 = l->out16 + r * out_cols;
+        if (l->sums) part.sums = l->sums + (size_t)r * (l->n_in / SL_NORM_TILE);
+        if (l->next_sums) part.next_sums = l->next_sums + (size_t)r * (l->n_out / SL_NORM_TILE);
+        if (l->rope) part.rope = l->rope + (size_t)r * (l->head_dim / 2);
+        if (l->rows) part.rows = l->rows + r;
+        if (l->is_staged) part.k = l->k + (size_t)r * l->n_kv_heads * l->head_dim, part.v = l->v + (part.k - l->k);
+        (is_packed ? sl_cuda_packed_linear : sl_cuda_linear_decode)(&part, c->stream);
+    }
+}
+
+// Multiplies the matrices with any number of rows.
+static void decode_linear(sl_cuda *c, matrices m, sl_cuda_linear l, int n_rows, size_t out_cols) {
+    if (c->skipped_parts & SL_PART_LINEAR) return;
+    l.n_out = outputs_of(&m);
+    for (int i = 0, first = 0, rows; i < m.n; first += rows) {
+        const sl_weight *w = m.w[i];
+        sl_cuda_linear part = l;
+        rows = next_run(&m, &i);
+        part.w = w->data, part.n_in = w->n_cols;
+        if (is_packed(w)) part.packing = sl_cuda_packing_of(w), part.scale = w->scale, part.order = w->order;
+        if (rows < l.n_out) part.n_part = rows;
+        if (l.end == SL_LINEAR_STORE) part.out32 = l.out32 + first;
+        if (l.end == SL_LINEAR_ROPE_APPEND) part.n_heads = l.n_heads - first / l.head_dim;
+        launch_rows(c, &part, is_packed(w), n_rows, out_cols);
     }
 }
 
 // A prefill with a packed matrix, which becomes bf16 in the scratch memory, as many rows at a time as fit.
 static void prefill_widened(sl_cuda *c, const sl_weight *w, const sl_cuda_product *all) {
-    sl_cuda_packing k = sl_cuda_packing_of(w);
     for (int first = 0, most = sl_cuda_rows_that_fit(SL_WIDE, w->n_cols, sizeof(bf16)); first < all->n_out; first += most) {
         sl_cuda_product part = *all;
         part.w = c->wide, part.n_out = all->n_out - first < most ? all->n_out - first : most;
         part.out = sl_cuda_output_at(all, 0, first);
-        sl_cuda_packed_widen(w->data, w->scale, &k, w->n_cols, first, part.n_out, c->wide, c->stream);
+        sl_cuda_packed_widen(w, first, part.n_out, c->wide, c->stream);
         sl_cuda_gemm(c, &part);
     }
 }
 
-// Multiplies one matrix in a prefill. n_out: the rows of w, and of the matrices behind it that the product reads too.
-static void prefill_linear(sl_cuda *c, const sl_weight *w, int n_out, const bf16 *x, int n_rows, int is_fp32, int accumulate,
-                           void *out) {
-    const sl_cuda_product p = {.w = w->data,
-                               .n_out = n_out,
-                               .n_in = w->n_cols,
-                               .x = x,
-                               .n_rows = n_rows,
-                               .is_fp32 = is_fp32,
-                               .accumulate = accumulate,
-                               .out = out,
-                               .out_stride = n_out};
-    if (w->inputs != SL_INPUTS_PLAIN)
-        sl_cuda_prefill_fp8(c, w, &p);
-    else if (is_packed(w))
-        prefill_widened(c, w, &p);
-    else
-        sl_cuda_gemm(c, &p);
+// Multiplies the matrices in a prefill.
+static void prefill_linear(sl_cuda *c, matrices m, const bf16 *x, int n_rows, int is_fp32, int accumulate, void *out) {
+    sl_cuda_product all = {.n_in = m.w[0]->n_cols,
+                           .x = x,
+                           .n_rows = n_rows,
+                           .is_fp32 = is_fp32,
+                           .accumulate = accumulate,
+                           .out = out,
+                           .out_stride = outputs_of(&m)};
+    for (int i = 0, first = 0; i < m.n; first += all.n_out) {
+        const sl_weight *w = m.w[i];
+        all.n_out = next_run(&m, &i);
+        sl_cuda_product p = all;
+        p.w = w->data, p.out = sl_cuda_output_at(&all, 0, first);
+        if (w->inputs != SL_INPUTS_PLAIN)
+            sl_cuda_prefill_fp8(c, w, &p);
+        else if (is_packed(w))
+            prefill_widened(c, w, &p);
+        else
+            sl_cuda_gemm(c, &p);
+    }
 }
 
 static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int accumulate,
                    float *out) {
     sl_cuda *c = use(be);
     if (mode == SL_LINEAR_PREFILL)
-        prefill_linear(c, w, w->n_rows, x, n_rows, 1, accumulate, out);
+        prefill_linear(c, (matrices){{w}, 1}, x, n_rows, 1, accumulate, out);
     else
-        decode_linear(
-            c, w,
-            (sl_cuda_linear){.n_out = w->n_rows, .x = x, .end = accumulate ? SL_LINEAR_ADD : SL_LINEAR_STORE, .out32 = out},
-            n_rows, w->n_rows);
+        decode_linear(c, (matrices){{w}, 1},
+                      (sl_cuda_linear){.x = x, .end = accumulate ? SL_LINEAR_ADD : SL_LINEAR_STORE, .out32 = out}, n_rows,
+                      w->n_rows);
 }
 
 static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode,
@@ -174,15 +207,11 @@ static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const voi
         rmsnorm(be, out, norm->w, n_rows, norm->eps, norm->rows);
         return (sl_normed){.rows = norm->rows};
     }
-    decode_linear(use(be), w,
-                  (sl_cuda_linear){.n_out = hidden,
-                                   .x = x,
-                                   .end = SL_LINEAR_ADD,
-                                   .out32 = out,
-                                   .out16 = norm->rows,
-                                   .next_w = norm->w->data,
-                                   .next_sums = norm->sums},
-                  n_rows, hidden);
+    decode_linear(
+        use(be), (matrices){{w}, 1},
+        (sl_cuda_linear){
+            .x = x, .end = SL_LINEAR_ADD, .out32 = out, .out16 = norm->rows, .next_w = norm->w->data, .next_sums = norm->sums},
+        n_rows, hidden);
     return (sl_normed){.rows = norm->rows, .sums = norm->sums, .eps = norm->eps};
 }
 
@@ -243,15 +272,15 @@ static sl_queries qkv_prefill(sl_cuda *c, const sl_qkv *a) {
     bf16 *work = a->work;
     const bf16 *x = a->x.rows;
     if (a->first == 0) {
-        prefill_linear(c, a->q, all, x, n, 0, 0, work);
+        prefill_linear(c, (matrices){{a->q, a->k, a->v}, 3}, x, n, 0, 0, work);
         finish_heads(c, a, bf16_heads(a, work, all, n, a->n_heads, a->n_kv_heads), 0);
         return (sl_queries){.data = work, .stride = all};
     }
-    prefill_linear(c, a->k, all - q_dim, x, a->n_rows, 0, 0, work);
+    prefill_linear(c, (matrices){{a->k, a->v}, 2}, x, a->n_rows, 0, 0, work);
     finish_heads(c, a, bf16_heads(a, work, all - q_dim, a->n_rows, 0, a->n_kv_heads), 0);
     bf16 *q = work + (size_t)a->n_rows * (all - q_dim);
     if (n == 0) return (sl_queries){.data = q, .stride = q_dim};
-    prefill_linear(c, a->q, q_dim, x + (size_t)a->first * a->q->n_cols, n, 0, 0, q);
+    prefill_linear(c, (matrices){{a->q}, 1}, x + (size_t)a->first * a->q->n_cols, n, 0, 0, q);
     finish_heads(c, a, bf16_heads(a, q, q_dim, n, a->n_heads, 0), a->first);
     return (sl_queries){.data = q, .stride = q_dim};
 }
@@ -263,9 +292,8 @@ static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
     float *products = a->work;
     bf16 *q = (bf16 *)(products + (size_t)a->n_rows * all), *staged = q + (size_t)a->n_rows * q_dim;
     decode_linear(
-        c, a->q,
-        (sl_cuda_linear){
-            .n_out = all, .x = a->x.rows, .sums = a->x.sums, .eps = a->x.eps, .end = SL_LINEAR_STORE, .out32 = products},
+        c, (matrices){{a->q, a->k, a->v}, 3},
+        (sl_cuda_linear){.x = a->x.rows, .sums = a->x.sums, .eps = a->x.eps, .end = SL_LINEAR_STORE, .out32 = products},
         a->n_rows, all);
     if (c->skipped_parts & SL_PART_REST) return (sl_queries){.data = q, .stride = q_dim};
     finish_heads(c, a,
@@ -284,25 +312,18 @@ static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
     return (sl_queries){.data = q, .stride = q_dim};
 }
 
-// Checks that the matrices, and the biases, of q, k and v lie one after the other (sl_cuda_place).
-static void check_placed(const sl_qkv *a) {
-    SL_CHECK(a->k->data == end_of(a->q) && a->v->data == end_of(a->k));
-    if (a->q_bias) SL_CHECK(a->k_bias->data == end_of(a->q_bias) && a->v_bias->data == end_of(a->k_bias));
-}
-
 static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     sl_cuda *c = use(be);
     size_t q_dim = a->q->n_rows;
-    check_placed(a);
+    if (a->q_bias) SL_CHECK(a->k_bias->data == end_of(a->q_bias) && a->v_bias->data == end_of(a->k_bias));
     if (a->mode == SL_LINEAR_PREFILL) return qkv_prefill(c, a);
     SL_CHECK(a->first == 0);
     if (a->q_bias || a->q_norm) return qkv_decode_products(c, a);
     const int is_staged = is_bytes(a);
     const size_t kv_dim = a->k->n_rows;
     bf16 *staged = (bf16 *)a->work + a->n_rows * q_dim; // K [n_rows][kv_dim], then V
-    decode_linear(c, a->q,
-                  (sl_cuda_linear){.n_out = (int)q_dim + 2 * a->k->n_rows,
-                                   .x = a->x.rows,
+    decode_linear(c, (matrices){{a->q, a->k, a->v}, 3},
+                  (sl_cuda_linear){.x = a->x.rows,
                                    .sums = a->x.sums,
                                    .eps = a->x.eps,
                                    .end = SL_LINEAR_ROPE_APPEND,
@@ -323,17 +344,15 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
 static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, sl_normed x, int n_rows,
                     sl_linear_mode mode, void *work, void *out) {
     sl_cuda *c = use(be);
+    const matrices both = {{gate, up}, 2};
     SL_CHECK(up->data == end_of(gate));
-    int n_out = 2 * gate->n_rows;
     if (mode == SL_LINEAR_PREFILL) {
-        prefill_linear(c, gate, n_out, x.rows, n_rows, 0, 0, work);
+        prefill_linear(c, both, x.rows, n_rows, 0, 0, work);
         sl_cuda_swiglu(work, n_rows, gate->n_rows, out, c->stream);
         return;
     }
-    decode_linear(
-        c, gate,
-        (sl_cuda_linear){.n_out = n_out, .x = x.rows, .sums = x.sums, .eps = x.eps, .end = SL_LINEAR_SWIGLU, .out16 = out},
-        n_rows, gate->n_rows);
+    decode_linear(c, both, (sl_cuda_linear){.x = x.rows, .sums = x.sums, .eps = x.eps, .end = SL_LINEAR_SWIGLU, .out16 = out},
+                  n_rows, gate->n_rows);
 }
 
 // ---- the table ----

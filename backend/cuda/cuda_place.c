@@ -1,7 +1,8 @@
 // backend/cuda/cuda_place.c - copies weights to the GPU, or makes the weights of a dummy model there.
 //
 // Weights that an operation reads together (q, k, v; gate, up) lie in one block, one matrix after the other. Quantised weights
-// stay packed if the kernels can read them (packed.h). All others are bf16 on the GPU: F16 and F32 weights are rounded there,
+// stay packed if the kernels can read them (packed.h). Those of equal packings that are neighbours in a block form a run, one
+// matrix; after it come its scales and its order. All others are bf16 on the GPU: F16 and F32 weights are rounded there,
 // and the host rounds the numbers of the other quantised weights. Weights are copied from the mapped file to the GPU through
 // two pinned buffers. While CUDA copies one buffer, threads fill the other one.
 #include "backend/cuda/cuda_backend.h"
@@ -159,20 +160,64 @@ static int rows_of(sl_weight *const *weights, int n) {
     return rows;
 }
 
-// 1: the kernels can read the block packed.
+// The packing of weight i of a block. If another weight of its format has zero points or an order, it gets zero points too, so
+// that the two can form a run.
+static sl_cuda_packing packing_in(sl_weight *const *weights, int n, int i) {
+    sl_cuda_packing k = sl_cuda_packing_of(weights[i]), wide = k;
+    wide.width = 2;
+    for (int j = 0; j < n; j++)
+        if (weights[j]->format == k.format && (weights[j]->zero || weights[j]->order) && sl_cuda_has_kernels(&wide))
+            return wide;
+    return k;
+}
+
+static int same_order(const sl_weight *a, const sl_weight *b) {
+    if (!a->order || !b->order) return a->order == b->order;
+    return !memcmp(a->order, b->order, (size_t)a->n_cols * sizeof *a->order);
+}
+
+// How many weights from weight i on form a run.
+static int run_of(sl_weight *const *weights, int n, int i) {
+    sl_cuda_packing a = packing_in(weights, n, i);
+    for (int j = i + 1; j < n; j++) {
+        sl_cuda_packing b = packing_in(weights, n, j);
+        int is_equal = a.format == b.format && a.per_piece == b.per_piece && a.n_sets == b.n_sets && a.width == b.width;
+        if (!is_equal || !same_order(weights[i], weights[j])) return j - i;
+    }
+    return n - i;
+}
+
+// 1: the kernels can read the block packed. Those for gate and up (two weights) read both at once.
 static int stays_packed(sl_weight *const *weights, int n) {
-    for (int i = 0; i < n; i++)
-        if (!sl_cuda_can_pack(weights[i]) || weights[i]->format != weights[0]->format || weights[i]->group != weights[0]->group)
-            return 0;
-    return sl_cuda_packed_fits(weights[0]->n_cols);
+    for (int i = 0; i < n; i++) {
+        sl_cuda_packing k = packing_in(weights, n, i);
+        if (!sl_cuda_can_pack(weights[i]) || !sl_cuda_packed_rows(&k)) return 0;
+    }
+    return n != 2 || run_of(weights, n, 0) == 2;
+}
+
+// Where the parts of a run lie after its data. order: 0 bytes without an order
+typedef struct run_place {
+    size_t scales, order, end;
+} run_place;
+
+static run_place place_of_run(sl_weight *const *weights, int n, const sl_cuda_packing *k) {
+    run_place at = {.scales = sl_align(sl_packed_bytes(k, rows_of(weights, n)))};
+    at.order = sl_align(at.scales + sl_packed_scales(k, rows_of(weights, n)) * sizeof(float));
+    at.end = sl_align(at.order + (weights[0]->order ? (size_t)weights[0]->n_cols * sizeof(int32_t) : 0));
+    return at;
 }
 
 size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n) {
-    size_t rows = rows_of(weights, n);
+    size_t size = 0;
     sl_cuda_use(sl_cuda_of(be));
-    if (!stays_packed(weights, n)) return rows * (size_t)weights[0]->n_cols * sizeof(bf16);
-    sl_cuda_packing k = sl_cuda_packing_of(weights[0]);
-    return sl_align(sl_packed_bytes(&k, (int)rows)) + sl_packed_scales(&k, (int)rows) * sizeof(float);
+    if (!stays_packed(weights, n)) return (size_t)rows_of(weights, n) * (size_t)weights[0]->n_cols * sizeof(bf16);
+    for (int i = 0, m; i < n; i += m) {
+        sl_cuda_packing k = packing_in(weights, n, i);
+        m = run_of(weights, n, i);
+        size += place_of_run(weights + i, m, &k).end;
+    }
+    return size;
 }
 
 typedef struct pack_call {
@@ -210,16 +255,36 @@ static int send_packed(sl_cuda *c, char *data, float *scale, const sl_weight *w,
     return rc;
 }
 
-static int place_packed(sl_cuda *c, sl_weight *const *weights, int n, char *block, sl_error *err) {
-    sl_cuda_packing k = sl_cuda_packing_of(weights[0]);
-    float *scales = (float *)(block + sl_align(sl_packed_bytes(&k, rows_of(weights, n))));
-    int rc = c->wide ? 0 : sl_cuda_check(cudaMalloc(&c->wide, SL_WIDE), "scratch memory for packed weights", err);
-    if (!rc) rc = sl_cuda_settle_inputs(c, weights, n, err);
+// A weight whose zero points or minimums lie beside its scales has zero or min point there.
+static int place_run(sl_cuda *c, sl_weight *const *weights, int n, const sl_cuda_packing *k, char *block, sl_error *err) {
+    run_place at = place_of_run(weights, n, k);
+    float *scales = (float *)(block + at.scales);
+    int32_t *order = (int32_t *)(block + at.order);
+    const int32_t *host_order = weights[0]->order;
+    int rc = host_order ? send(c, order, host_order, (size_t)weights[0]->n_cols * sizeof *order, err) : 0;
     for (int i = 0; !rc && i < n; i++) {
         sl_weight *w = weights[i];
-        rc = send_packed(c, block, scales, w, &k, err);
+        rc = send_packed(c, block, scales, w, k, err);
         w->data = block, w->scale = scales, w->scale_rows = 1;
-        block += sl_packed_bytes(&k, w->n_rows), scales += sl_packed_scales(&k, w->n_rows);
+        w->min = sl_formats[w->format].has_min ? scales : NULL;
+        w->zero = k->width == 2 && !w->min ? (const int8_t *)scales : NULL;
+        w->order = host_order ? order : NULL;
+        block += sl_packed_bytes(k, w->n_rows), scales += sl_packed_scales(k, w->n_rows);
+    }
+    return rc;
+}
+
+static int place_packed(sl_cuda *c, sl_weight *const *weights, int n, char *block, sl_error *err) {
+    int rc = c->wide ? 0 : sl_cuda_check(cudaMalloc(&c->wide, SL_WIDE), "scratch memory for packed weights", err);
+    sl_cuda_packing k[3]; // of all, because a placed weight no longer says what it had
+    int runs[3];
+    SL_CHECK(n <= 3);
+    for (int i = 0; i < n; i++) k[i] = packing_in(weights, n, i), runs[i] = run_of(weights, n, i);
+    if (!rc) rc = sl_cuda_settle_inputs(c, weights, n, err);
+    for (int i = 0; !rc && i < n; i += runs[i]) {
+        size_t size = place_of_run(weights + i, runs[i], &k[i]).end;
+        rc = place_run(c, weights + i, runs[i], &k[i], block, err);
+        block += size;
     }
     return rc;
 }

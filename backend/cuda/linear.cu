@@ -26,7 +26,7 @@ enum {
     WARPS = 4, // of a thread block; each computes a part of n_in
     THREADS = 32 * WARPS,
     TILES = 3,              // tiles that use one load of x; at most WARPS. 6144 rows are 3 tiles per thread block on 132
-    PITCH = CHUNK * 2 + 16, // bytes between rows of a stage: an odd number of 16-byte pieces, see ring::fetch
+    PITCH = CHUNK * 2 + 32, // bytes between rows of a stage, see ring::fetch
     STAGE = TILE * PITCH,   // bytes of a ring stage, which holds one chunk of one tile
     // Of a thread. Two thread blocks must fit on a multiprocessor, and a block of RMSNorm with them (128 threads of 64
     // registers). Without the bound, blocks for 17 rows and more take 216, and a step 0.6 to 0.9 ms more.
@@ -66,10 +66,12 @@ template <sl_linear_end END> struct ring {
     // Fetches the next chunk of a tile, if there is one. Closes a group of copies in both cases, because next() counts the
     // groups.
     //
-    // One instruction copies two rows of 256 bytes. Rows 0 to 7 of a stage hold rows 0, 2, 4, 6, 1, 3, 5, 7 of the first half
+    // One instruction copies two rows of 256 bytes. Rows 0 to 7 of a stage hold rows 0, 2, 1, 3, 4, 6, 5, 7 of the first half
     // of the tile, rows 8 to 15 those of the second half. The eight lanes of a 16-byte read need rows g and g + 1 of W. These
-    // two rows lie 4 rows apart in the stage. With an odd pitch they lie in opposite halves of the 32 banks, so there is no
-    // bank conflict. Elements after n_in and rows after n_out are zeros.
+    // two rows lie 2 rows apart in the stage, and 2 PITCH is an odd number of 64 bytes. So they lie in opposite halves of the
+    // 32 banks, and there is no bank conflict. PITCH is a multiple of 32 bytes, because the L2 cache delivers 32 bytes at a
+    // time: if their two places of 16 bytes lie in different 32 bytes of shared memory, they are delivered twice.
+    // Elements after n_in and rows after n_out are zeros.
     __device__ __forceinline__ void fetch() {
         if (tile < end) {
             const tile_rows rows = ending<END>::rows(p, tile + i);
@@ -79,7 +81,7 @@ template <sl_linear_end END> struct ring {
             const bf16 *hi = (const bf16 *)p.w + ((size_t)(rows.hi + 2 * second) * p.n_in + k);
 #pragma unroll
             for (int s = 0; s < 8; s++) { // rows 2 s and 2 s + 1 of the stage
-                const int r = s % 2 * 4 + s / 2 % 2;
+                const int r = s / 2 % 2 * 4 + s % 2;
                 const bool exists = k < p.n_in && r + 2 * second < (s < 4 ? rows.n_lo : rows.n_hi);
                 copy_16(to + 2 * s * PITCH, (s < 4 ? lo : hi) + (size_t)r * p.n_in, exists, policy);
             }
@@ -102,7 +104,7 @@ template <sl_linear_end END> struct ring {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
         __syncwarp(); // the copies of the other lanes have also landed
         const int g = lane / 4, t = lane % 4;
-        const uint32_t row = stages + read_stage * STAGE + (g / 2 + g % 2 * 4) * PITCH + t * 16;
+        const uint32_t row = stages + read_stage * STAGE + (g / 4 * 4 + g % 2 * 2 + g / 2 % 2) * PITCH + t * 16;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             w[0][s] = load_shared(row + s * STEP * 2);
@@ -161,7 +163,7 @@ __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chu
 //             W by cp.async to its ring, x to registers       (matrix instructions)              adds 4 parts, stores y
 //
 // Shared memory (bytes):
-//   rings  [WARPS][STAGES][STAGE]                        87,040   STAGE: 16 rows of 256 + 16
+//   rings  [WARPS][STAGES][STAGE]                        92,160   STAGE: 16 rows of 256 + 32
 //   parts  [TILES][WARPS - 1][NT][32] float4    4,608 to 18,432  the parts that other warps added up
 //   kv_row [SL_LINEAR_ROWS] size_t                          256   static
 //   factor [SL_LINEAR_ROWS] float                           128   static
@@ -173,11 +175,10 @@ __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chu
 //
 // Needs: w and x 16-byte aligned, n_in a multiple of 8; with RoPE head_dim a multiple of 16.
 // Bytes: W once (2 n_out n_in) from device memory, x once per TILES tiles (2 n_rows n_in) from L2.
-// Rate: the 129 matrices of Llama-3.1-8B (15.01 GB) as one graph take 5.19, 5.29, 5.52 ms for 1, 8, 16 rows. That is 94, 92,
-// 88% of the rate of a kernel that only reads them (H100 80GB HBM3, 21 November 2026). On an H200 they take 3.80, 3.99, 4.57,
-// 6.01 ms for 1, 8, 16, 32 rows (29 November 2026): each 8 rows more cost 0.7 ms, because every thread block reads x from the
-// L2 cache. Four tiles for each load of x, two groups of warps that share the rings, or the next x in registers too do not help
-// with 32 rows (6.05, 5.88, 6.60 ms).
+// Rate: the 128 matrices of the layers of Llama-3.1-8B (13.96 GB) as one graph take 1.11, 1.15, 1.30 times the time of a kernel
+// that only reads them, for 1, 8, 16 rows (H200, 30 November 2026). The L2 cache delivers weights and x together at no more
+// than 4.7 TB/s, and device memory at 4.6. So 16 rows take longer by the reads of x: without them 1.16. Four or more tiles for
+// each load of x, two groups of warps that share the rings, or the next x in registers with 32 rows do not help.
 // Reduction order: a warp adds its chunks in order. Within a chunk an instruction adds 16 products; four instructions add to
 // the running sum, and four to a second sum, which is then added. The parts of the warps are added in the order of the warps.
 // The order depends on n_in only. Columns of a matrix instruction do not mix. So other rows of x, and the place of a row in x,

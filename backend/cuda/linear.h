@@ -37,7 +37,7 @@ typedef struct sl_cuda_linear {
     const void *w; // bf16 [n_out][n_in] row-major, 16-byte aligned; n_in a multiple of 8. sl_cuda_packed_linear: packed
     int n_out, n_in;
     const bf16 *x; // [n_rows][n_in]
-    int n_rows;    // 1 to SL_LINEAR_ROWS; packed: to sl_cuda_packed_rows()
+    int n_rows;    // 1 to SL_LINEAR_ROWS; packed: to sl_cuda_packed_rows
     // All endings but SL_LINEAR_ADD: y is divided by the root of eps + the sum of these sums / n_in. n_in is a multiple of
     // SL_NORM_MULTIPLE. 16-byte aligned; NULL: y is not divided
     const float *sums; // [n_rows][n_in / SL_NORM_TILE]
@@ -50,8 +50,13 @@ typedef struct sl_cuda_linear {
     float *next_sums;   // [n_rows][n_out / SL_NORM_TILE]
     // sl_cuda_packed_linear
     sl_cuda_packing packing;
-    const float *scale; // packed.h
-    // SL_LINEAR_ROPE_APPEND
+    const float *scale;   // packed.h
+    const int32_t *order; // [n_in] of sl_weight; NULL: x is read in its order
+    // SL_LINEAR_STORE, SL_LINEAR_ROPE_APPEND: w has this many rows, a multiple of 16, which give the first outputs of the
+    // n_out. 0: n_out
+    int n_part;
+    // SL_LINEAR_ROPE_APPEND. n_heads: heads of q from the first row of w on. If this row is k's, it is 0; if it is v's,
+    // -n_kv_heads
     int n_heads, n_kv_heads, head_dim;
     const float2 *rope; // [n_rows][head_dim / 2] cosine and sine; rotates dimension i with dimension i + head_dim / 2
     const sl_row *rows; // [n_rows]

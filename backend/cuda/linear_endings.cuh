@@ -174,6 +174,7 @@ template <typename Fn> void by_ending(const sl_cuda_linear &p, Fn with_ending) {
     SL_CHECK(p.n_rows >= 1 && p.n_out >= 1 && p.n_in >= 8 && p.n_in % 8 == 0);
     SL_CHECK(!p.sums || (p.end != SL_LINEAR_ADD && p.n_in % SL_NORM_MULTIPLE == 0));
     SL_CHECK(!p.next_w || (p.end == SL_LINEAR_ADD && p.n_out % SL_NORM_MULTIPLE == 0));
+    SL_CHECK(!p.n_part || ((p.end == SL_LINEAR_STORE || p.end == SL_LINEAR_ROPE_APPEND) && p.n_part % TILE == 0));
     switch (p.end) {
     case SL_LINEAR_STORE:
         with_ending(std::integral_constant<sl_linear_end, SL_LINEAR_STORE>());
@@ -186,7 +187,8 @@ template <typename Fn> void by_ending(const sl_cuda_linear &p, Fn with_ending) {
         with_ending(std::integral_constant<sl_linear_end, SL_LINEAR_SWIGLU>());
         break;
     case SL_LINEAR_ROPE_APPEND:
-        SL_CHECK(p.head_dim % 16 == 0 && p.n_out == (p.n_heads + 2 * p.n_kv_heads) * p.head_dim);
+        SL_CHECK(p.head_dim % 16 == 0 && p.n_part % p.head_dim == 0);
+        SL_CHECK((p.n_part ? p.n_part : p.n_out) <= (p.n_heads + 2 * p.n_kv_heads) * p.head_dim);
         with_ending(std::integral_constant<sl_linear_end, SL_LINEAR_ROPE_APPEND>());
         break;
     }
@@ -194,7 +196,8 @@ template <typename Fn> void by_ending(const sl_cuda_linear &p, Fn with_ending) {
 
 // The number of tiles of a matrix.
 template <sl_linear_end END> int n_tiles_of(const sl_cuda_linear &p) {
-    return END == SL_LINEAR_SWIGLU ? (p.n_out / 2 + 7) / 8 : (p.n_out + TILE - 1) / TILE;
+    const int n_rows = p.n_part ? p.n_part : p.n_out;
+    return END == SL_LINEAR_SWIGLU ? (n_rows / 2 + 7) / 8 : (n_rows + TILE - 1) / TILE;
 }
 
 // Bytes of shared memory per thread block with which two thread blocks no longer fit on a multiprocessor.

@@ -7,23 +7,33 @@
 // all leaves, in the order of the leaves, then the second pieces of all leaves, and so on (sl_piece_at). So one copy brings
 // equal work for all leaves. The pieces of the next 8 rows follow.
 //
-// Within a piece, lane (g, t) of a warp (lane = 4 g + t) has row g, and of each 32 columns u the columns 32 u + 8 t to
-// 32 u + 8 t + 7, c0 to c7, in one word (int4) or two:
+// Within a piece, lane (g, t) of a warp (lane = 4 g + t) has row g, and of each 32 columns u eight columns, c0 to c7, in one
+// word (4 bits) or two. They are the columns 32 u + 8 t to 32 u + 8 t + 7. With a scale for 16 columns, c0 to c3 are the
+// columns from 32 u + 4 t on, and c4 to c7 those from 32 u + 16 + 4 t on: a matrix instruction takes c0 to c3 or c4 to c7 of
+// all lanes, and its columns share a scale.
 //
-//   int4         a word has columns c0 c2 c4 c6 c1 c3 c5 c7, four bits each, from the lowest on; stored as q + 8
-//   int8         the first word has c0 c1 c2 c3, the second one c4 c5 c6 c7; stored as q + 128
-//   fp8          the first word has c2 c0 c3 c1, the second one c6 c4 c7 c5: the two numbers of a register lie 16 bits apart
+//   int4, uint4, fp4  a word has columns c0 c2 c4 c6 c1 c3 c5 c7, four bits each, from the lowest on
+//   iq4               a word has columns c0 to c7
+//   int8, uint8       the first word has c0 c1 c2 c3, the second one c4 c5 c6 c7
+//   fp8               the first word has c2 c0 c3 c1, the second one c6 c4 c7 c5: the two numbers of a register lie 16 bits
+//   apart
 //
-// A lane's 16 bytes lie at 16 lane within each 512 bytes of a piece: words of int4 of all 4 u; with 8 bits the first 512 bytes
-// have u = 0, 1 and the next ones u = 2, 3. So a warp reads a piece without a gap.
+// int4 is stored as q + 8, int8 as q + 128; fp4 has no -0.
 //
-// Scales are fp32: [n_rows / 8][n_sets][8][per_piece]. n_sets is 1 for one scale a row. Otherwise each piece has its set, in
-// the order of the pieces in memory. per_piece is 4 for groups of 32 and 64 columns (one scale for each 32), else 1.
+// A lane's 16 bytes lie at 16 lane within each 512 bytes of a piece: words of 4 bits of all 4 u; with 8 bits the first 512
+// bytes have u = 0, 1 and the next ones u = 2, 3. So a warp reads a piece without a gap.
+//
+// Scales are fp32: [n_rows / 8][n_sets][8][per_piece][width]. n_sets is 1 for one scale a row. Otherwise each piece has its
+// set, in the order of the pieces in memory. per_piece is 8 (a scale for each 16 columns), 4 (for each 32) or 1. With width 2 a
+// second number follows each scale. uint4 and uint8: the minimum. int4 and int8: what makes q - zero of a stored number
+// (sl_packed_zero); weights with another order of columns have it too, because kernels without it read x in its own order.
 #ifndef SLEIGH_CUDA_PACKED_H
 #define SLEIGH_CUDA_PACKED_H
 
 #include "backend/weight.h"
 #include "base/host_device.h"
+
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -31,11 +41,18 @@ extern "C" {
 
 enum { SL_PIECE_ROWS = 8, SL_PIECE_COLS = 128, SL_LEAVES = 16 };
 
+// The kernels: format, scales of a row and piece, width. Other weights become bf16.
+#define SL_PACKED_KINDS(X)                                                                                                     \
+    X(SL_INT4, 1, 1)                                                                                                           \
+    X(SL_INT4, 4, 1) X(SL_INT4, 1, 2) X(SL_INT4, 4, 2) X(SL_INT8, 1, 1) X(SL_INT8, 4, 1) X(SL_INT8, 8, 1) X(SL_INT8, 1, 2)     \
+        X(SL_INT8, 4, 2) X(SL_FP8, 1, 1) X(SL_UINT4, 4, 2) X(SL_UINT8, 4, 2) X(SL_IQ4, 4, 1) X(SL_FP4, 4, 1) X(SL_FP4, 8, 1)
+
 typedef struct sl_cuda_packing {
-    sl_format format; // SL_INT4, SL_INT8, SL_FP8
-    int n_pieces;     // of 8 rows
-    int per_piece;    // scales of a row and piece: 1 or 4
-    int n_sets;       // of scales of 8 rows: 1 or n_pieces
+    sl_format format;
+    int n_pieces;  // of 8 rows
+    int per_piece; // scales of a row and piece: 1, 4 or 8
+    int n_sets;    // of scales of 8 rows: 1 or n_pieces
+    int width;     // fp32 numbers of a scale: 1, or 2
 } sl_cuda_packing;
 
 // The first piece of a leaf, of n pieces.
@@ -55,22 +72,37 @@ static inline SL_HOST_DEVICE int sl_place_of_piece(int n, int i) {
     return sl_piece_at(n, leaf, i - sl_leaf_begin(n, leaf));
 }
 
-// 1: the GPU computes with this weight as it is stored: int4, int8 or fp8 without zero points and without another order of the
-// columns, groups of a multiple of 128 columns or a whole row (int4: also of 32 and 64), and n_rows a multiple of 8.
+// The packing of a weight. per_piece 0: there is none for its groups.
+sl_cuda_packing sl_cuda_packing_of(const sl_weight *w);
+// 1: there are kernels for this packing; for this weight as it is stored (its n_rows are a multiple of 8 too).
+int sl_cuda_has_kernels(const sl_cuda_packing *p);
 int sl_cuda_can_pack(const sl_weight *w);
-sl_cuda_packing sl_cuda_packing_of(const sl_weight *w); // after sl_cuda_can_pack
 
+// 1: the numbers of a format have 4 bits, else 8.
+static inline SL_HOST_DEVICE int sl_is_nibbles(sl_format f) {
+    return f == SL_INT4 || f == SL_UINT4 || f == SL_FP4 || f == SL_IQ4;
+}
 static inline int sl_piece_bytes(sl_format f) {
-    return f == SL_INT4 ? 512 : 1024;
+    return sl_is_nibbles(f) ? 512 : 1024;
 }
 static inline size_t sl_packed_bytes(const sl_cuda_packing *p, int n_rows) { // without the scales
     return (size_t)(n_rows / SL_PIECE_ROWS) * (size_t)p->n_pieces * (size_t)sl_piece_bytes(p->format);
 }
 static inline size_t sl_packed_scales(const sl_cuda_packing *p, int n_rows) { // numbers
-    return (size_t)n_rows * (size_t)p->n_sets * (size_t)p->per_piece;
+    return (size_t)n_rows * (size_t)p->n_sets * (size_t)p->per_piece * (size_t)p->width;
 }
 
-// Packs rows 8 i to 8 i + 7, their pieces to `data` and their scales to `scale`. Columns after n_cols are zeros.
+// What stands for a zero point: of int4 the bf16 number 136 + zero twice, because a stored number u becomes the bf16 number
+// 128 + u; of int8 2^23 + 128 + zero, because u becomes the fp32 number 2^23 + u.
+static inline float sl_packed_zero(sl_format f, int zero) {
+    uint32_t pair = sl_f32_to_bf16((float)(136 + zero)) * 0x10001u;
+    float bits;
+    memcpy(&bits, &pair, sizeof bits);
+    return f == SL_INT4 ? bits : (float)((1 << 23) + 128 + zero);
+}
+
+// Packs rows 8 i to 8 i + 7, their pieces to `data` and their scales to `scale`. Columns after n_cols are zeros. p: the packing
+// of w; its width may be 2 although w has no zero points.
 void sl_cuda_pack_rows(const sl_weight *w, const sl_cuda_packing *p, int i, char *data, float *scale);
 
 #ifdef __cplusplus

@@ -13,18 +13,19 @@ enum {
     SL_PACKED_COLS = 128 * 1024 // most columns of a matrix: a prefill widens at least 256 rows at a time into 64 MiB (SL_WIDE)
 };
 
-// 1: these kernels take a matrix of n_cols columns on the current GPU. GPUs of compute capability 8.6, 8.9 and 12.0 have 99 KiB
-// of shared memory for a thread block, which is too little.
-int sl_cuda_packed_fits(int n_cols);
-int sl_cuda_packed_rows(void); // the most rows of one launch on the current GPU: SL_PACKED_ROWS or 8, by its shared memory
+// The most rows of x of one launch on the current GPU: SL_PACKED_ROWS or 8, by its shared memory. 0: the kernels do not take
+// the matrix. GPUs of compute capability 8.6, 8.9 and 12.0 have 99 KiB of shared memory for a thread block, which is too
+// little.
+int sl_cuda_packed_rows(const sl_cuda_packing *packing);
 
-// The same as sl_cuda_linear_decode for a packed matrix: args->packing and args->scale are set. n_out a multiple of 8.
+// The same as sl_cuda_linear_decode for a packed matrix: args->packing, args->scale and args->order are set. n_out a multiple
+// of 8.
 void sl_cuda_packed_linear(const sl_cuda_linear *args, cudaStream_t stream);
 
-// out [n_rows][n_cols] = the numbers of rows first to first + n_rows - 1, rounded to bf16. first and n_rows multiples of 8,
-// n_cols a multiple of 8.
-void sl_cuda_packed_widen(const void *data, const float *scale, const sl_cuda_packing *packing, int n_cols, int first,
-                          int n_rows, bf16 *out, cudaStream_t stream);
+// w: a weight in the GPU's memory, as sl_cuda_place leaves it. out [n_rows][n_cols] = the numbers of rows first to
+// first + n_rows - 1, rounded to bf16. first and n_rows multiples of 8. Rows after w's are those of a weight of equal packing
+// that lies behind w.
+void sl_cuda_packed_widen(const sl_weight *w, int first, int n_rows, bf16 *out, cudaStream_t stream);
 
 // out [n_rows][n_cols] = the stored fp8 numbers of these rows, without scales, one row after the other. first and n_rows
 // multiples of 8, n_cols a multiple of 8.
@@ -36,9 +37,8 @@ void sl_cuda_packed_fp8_rows(const void *data, const sl_cuda_packing *packing, i
 void sl_cuda_packed_block_scales(const float *scale, const sl_cuda_packing *packing, int first, int n_rows, float *out,
                                  cudaStream_t stream);
 
-// x[r] = row ids[r] of the table: x [n_rows][n_cols] fp32
-void sl_cuda_packed_embed(const void *data, const float *scale, const sl_cuda_packing *packing, int n_cols, const int32_t *ids,
-                          int n_rows, float *x, cudaStream_t stream);
+// x[r] = row ids[r] of the table, which lies in the GPU's memory: x [n_rows][n_cols] fp32
+void sl_cuda_packed_embed(const sl_weight *table, const int32_t *ids, int n_rows, float *x, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -5,43 +5,67 @@
 
 namespace {
 
-// The numbers of columns 32 u + 8 t to 32 u + 8 t + 7 of row `row`, from piece `piece`, lane t of the row.
-template <sl_format F>
-__device__ void numbers(const char *data, const float *scale, const sl_cuda_packing &k, int row, int piece, int u, int t,
-                        float (&out)[8]) {
+// A weight in the GPU's memory.
+struct packed {
+    const char *data;
+    const float *scale;
+    const int32_t *order;
+    sl_cuda_packing k;
+    int n_cols;
+};
+
+packed packed_of(const sl_weight *w) {
+    return {(const char *)w->data, w->scale, w->order, sl_cuda_packing_of(w), w->n_cols};
+}
+
+// The numbers of columns col to col + 7 of row `row`, as packed.
+template <sl_format F> __device__ void numbers(const packed &w, int row, int col, float (&out)[8]) {
     constexpr int WORDS = packing<F>::WORDS, PIECE = 512 * WORDS;
-    const int g = row % PIECE_ROWS, at = u * WORDS, place = sl_place_of_piece(k.n_pieces, piece);
-    const char *from = data + ((size_t)(row / PIECE_ROWS) * k.n_pieces + place) * PIECE + (4 * g + t) * 16;
+    constexpr bool HAS_MIN = F == SL_UINT4 || F == SL_UINT8;
+    const sl_cuda_packing &k = w.k;
+    const int g = row % PIECE_ROWS, u = col % PIECE_COLS / 32, eight = col % 32 / 8; // of the 32 columns
+    const int place = sl_place_of_piece(k.n_pieces, col / PIECE_COLS);
+    const bool is_split = k.per_piece == 8;
+    const char *piece = w.data + ((size_t)(row / PIECE_ROWS) * k.n_pieces + place) * PIECE;
     const size_t set = (size_t)(row / PIECE_ROWS) * k.n_sets + (k.n_sets == 1 ? 0 : place);
-    const float factor = scale[(set * PIECE_ROWS + g) * k.per_piece + (k.per_piece == 4 ? u : 0)];
-    uint32_t w[WORDS];
-    for (int i = 0; i < WORDS; i++) w[i] = *(const uint32_t *)(from + at / 4 * 512 + (at % 4 + i) * 4);
+    const int part = k.per_piece == 1 ? 0 : is_split ? 2 * u + eight / 2 : u;
+    const float *scale = w.scale + ((set * PIECE_ROWS + g) * k.per_piece + part) * k.width;
+    const float second = k.width == 2 ? scale[1] : 0, zero = k.width == 2 && !HAS_MIN ? second : packing<F>::none();
     const packing<F> unpacker;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        uint32_t pair[2];
-        unpacker.unpack(w, half, pair);
+    for (int i = 0; i < 2; i++) { // four columns, in the words of a lane (packed.h)
+        const int lane = 4 * g + (is_split ? 2 * (eight % 2) + i : eight), half = is_split ? eight / 2 : i;
+        uint32_t words[WORDS], pair[2];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            out[4 * half + 2 * i] = sl_widen((bf16)pair[i]) * factor;
-            out[4 * half + 2 * i + 1] = sl_widen((bf16)(pair[i] >> 16)) * factor;
+        for (int j = 0; j < WORDS; j++) {
+            const int at = u * WORDS + j;
+            words[j] = *(const uint32_t *)(piece + at / 4 * 512 + lane * 16 + at % 4 * 4);
+        }
+        unpacker.unpack(words, half, zero, pair);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float product = __fmul_rn(sl_widen((bf16)(pair[j / 2] >> 16 * (j % 2))), *scale);
+            out[4 * i + j] = HAS_MIN ? __fadd_rn(product, second) : product;
         }
     }
 }
 
 // Grid: x: pieces and rows, 256 threads. Thread i has 8 columns.
-template <sl_format F>
-__global__ void widen_kernel(const char *data, const float *scale, sl_cuda_packing k, int n_cols, int first, int n_rows,
-                             bf16 *out) {
-    const int vectors = n_cols / 8, i = blockIdx.x * blockDim.x + threadIdx.x;
+template <sl_format F> __global__ void widen_kernel(packed w, int first, int n_rows, bf16 *out) {
+    const int vectors = w.n_cols / 8, i = blockIdx.x * blockDim.x + threadIdx.x;
     sl_start_next();
     sl_wait_previous();
     if (i >= n_rows * vectors) return;
     const int row = i / vectors, col = i % vectors * 8;
     float x[8];
-    numbers<F>(data, scale, k, first + row, col / PIECE_COLS, col % PIECE_COLS / 32, col % 32 / 8, x);
-    *(uint4 *)(out + (size_t)row * n_cols + col) =
-        uint4{sl_pack_bf16(x[0], x[1]), sl_pack_bf16(x[2], x[3]), sl_pack_bf16(x[4], x[5]), sl_pack_bf16(x[6], x[7])};
+    numbers<F>(w, first + row, col, x);
+    out += (size_t)row * w.n_cols;
+    const uint32_t pairs[4] = {sl_pack_bf16(x[0], x[1]), sl_pack_bf16(x[2], x[3]), sl_pack_bf16(x[4], x[5]),
+                               sl_pack_bf16(x[6], x[7])};
+    if (!w.order)
+        *(uint4 *)(out + col) = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
+    else
+        for (int j = 0; j < 8; j++) out[w.order[col + j]] = (bf16)(pairs[j / 2] >> 16 * (j % 2));
 }
 
 // Grid: x: pieces, a warp each. A lane reads its 32 bytes of a piece, and writes them as four runs of 8 columns of its row.
@@ -76,28 +100,28 @@ __global__ void block_scales_kernel(const float *scale, int n_sets, int stride, 
 }
 
 // Grid: x: rows of x; y: 8 columns a thread.
-template <sl_format F>
-__global__ void packed_embed_kernel(const char *data, const float *scale, sl_cuda_packing k, int n_cols, const int32_t *ids,
-                                    float *out) {
+template <sl_format F> __global__ void packed_embed_kernel(packed w, const int32_t *ids, float *out) {
     const int col = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
     sl_start_next();
     sl_wait_previous();
-    if (col >= n_cols) return;
+    if (col >= w.n_cols) return;
     float x[8];
-    numbers<F>(data, scale, k, ids[blockIdx.x], col / PIECE_COLS, col % PIECE_COLS / 32, col % 32 / 8, x);
-    float4 *to = (float4 *)(out + (size_t)blockIdx.x * n_cols + col);
-    to[0] = {x[0], x[1], x[2], x[3]}, to[1] = {x[4], x[5], x[6], x[7]};
+    numbers<F>(w, ids[blockIdx.x], col, x);
+    out += (size_t)blockIdx.x * w.n_cols;
+    float4 *to = (float4 *)(out + col);
+    if (!w.order)
+        to[0] = {x[0], x[1], x[2], x[3]}, to[1] = {x[4], x[5], x[6], x[7]};
+    else
+        for (int j = 0; j < 8; j++) out[w.order[col + j]] = x[j];
 }
 
 } // namespace
 
-void sl_cuda_packed_widen(const void *data, const float *scale, const sl_cuda_packing *packing, int n_cols, int first,
-                          int n_rows, bf16 *out, cudaStream_t stream) {
-    SL_CHECK(first % PIECE_ROWS == 0 && n_rows % PIECE_ROWS == 0 && n_cols % 8 == 0);
-    const int n = n_rows * (n_cols / 8);
-    by_format(packing->format, [&](auto format) {
-        sl_launch(widen_kernel<format()>, dim3((n + 255) / 256), dim3(256), 0, stream, (const char *)data, scale, *packing,
-                  n_cols, first, n_rows, out);
+void sl_cuda_packed_widen(const sl_weight *w, int first, int n_rows, bf16 *out, cudaStream_t stream) {
+    SL_CHECK(first % PIECE_ROWS == 0 && n_rows % PIECE_ROWS == 0 && w->n_cols % 8 == 0);
+    const int n = n_rows * (w->n_cols / 8);
+    by_format(w->format, [&](auto format) {
+        sl_launch(widen_kernel<format()>, dim3((n + 255) / 256), dim3(256), 0, stream, packed_of(w), first, n_rows, out);
     });
 }
 
@@ -116,11 +140,10 @@ void sl_cuda_packed_block_scales(const float *scale, const sl_cuda_packing *pack
               packing->n_sets, (packing->n_sets + 3) / 4 * 4, out);
 }
 
-void sl_cuda_packed_embed(const void *data, const float *scale, const sl_cuda_packing *packing, int n_cols, const int32_t *ids,
-                          int n_rows, float *x, cudaStream_t stream) {
-    SL_CHECK(n_cols % 8 == 0);
-    by_format(packing->format, [&](auto format) {
-        sl_launch(packed_embed_kernel<format()>, dim3(n_rows, (n_cols / 8 + 127) / 128), dim3(128), 0, stream,
-                  (const char *)data, scale, *packing, n_cols, ids, x);
+void sl_cuda_packed_embed(const sl_weight *table, const int32_t *ids, int n_rows, float *x, cudaStream_t stream) {
+    SL_CHECK(table->n_cols % 8 == 0);
+    by_format(table->format, [&](auto format) {
+        sl_launch(packed_embed_kernel<format()>, dim3(n_rows, (table->n_cols / 8 + 127) / 128), dim3(128), 0, stream,
+                  packed_of(table), ids, x);
     });
 }

@@ -1,6 +1,7 @@
 // tests/cuda/test_cuda_linear.c - the linear layers of a decode step on CUDA, with plain and with packed weights, and their
 // parts of an RMSNorm, against double precision. The bits of a row do not depend on the other rows or on the place of the row.
 #include "tests/support/gpu.h"
+#include "tests/support/stored_weight.h"
 #include "tests/test.h"
 
 #ifdef SLEIGH_CUDA
@@ -14,6 +15,7 @@
 enum { GUARD = 256, N_ROWS = SL_LINEAR_ROWS, PAGES_PER_ROW = 3, N_PAGES = N_ROWS * PAGES_PER_ROW };
 
 static const float EPS = 1e-5f;
+static const test_storage PLAIN = {SL_BF16, 0, 0};
 
 // One matrix and N_ROWS rows of input. A run uses some of the rows, in some order.
 typedef struct problem {
@@ -38,9 +40,13 @@ static double sum_error(int n_in, double size) {
     return (n_in / 64 + 8) * 0x1p-22 * size;
 }
 
-// Rows of one launch.
+// Rows of one launch; 0: the kernels do not take the matrix.
+static int most_rows_of(const sl_weight *w) {
+    sl_cuda_packing k = sl_cuda_packing_of(w);
+    return w->group ? sl_cuda_packed_rows(&k) : N_ROWS;
+}
 static int most_rows(const problem *p) {
-    return p->w.group ? sl_cuda_packed_rows() : N_ROWS;
+    return most_rows_of(&p->w);
 }
 
 // The expected u and sums (linear.h) of a row, from x [n_out] and its tolerances.
@@ -55,16 +61,19 @@ static void expect_next(const problem *p, const double *x, const double *x_error
     }
 }
 
+// A number with a minimum is the sum of two products in the kernels: of magnitudes |w| + |min| and |min| at most.
 static void expect(problem *p) {
     float *w = malloc(sizeof(float) * p->n_out * p->n_in);
     for (int o = 0; o < p->n_out; o++) sl_weight_widen(&p->w, (size_t)o, w + (size_t)o * p->n_in);
+    const int n_groups = sl_weight_groups(&p->w);
     double *y = malloc(sizeof(double) * p->n_out), *e = malloc(sizeof(double) * p->n_out);
     for (int r = 0; r < N_ROWS; r++) {
         for (int o = 0; o < p->n_out; o++) {
             double sum = 0, size = 0;
             for (int i = 0; i < p->n_in; i++) {
-                double v = (double)sl_bf16_to_f32(p->x[(size_t)r * p->n_in + i]) * w[(size_t)o * p->n_in + i];
-                sum += v, size += fabs(v);
+                double x = sl_bf16_to_f32(p->x[(size_t)r * p->n_in + i]), v = x * w[(size_t)o * p->n_in + i];
+                double min = p->w.min ? p->w.min[(size_t)o * n_groups + i / p->w.group] : 0;
+                sum += v, size += fabs(v) + 2 * fabs(x * min);
             }
             y[o] = sum, e[o] = sum_error(p->n_in, size);
         }
@@ -110,29 +119,8 @@ static void *filled(size_t n, size_t size) {
     return p;
 }
 
-// Random numbers in bf16, or codes and scales of a packed format. group: columns that share a scale; 0: a row
-static sl_weight random_weight(sl_format format, int group, int n_rows, int n_cols, uint64_t *seed) {
-    sl_weight w = {.format = format, .n_rows = n_rows, .n_cols = n_cols, .name = "w"};
-    size_t n = (size_t)n_rows * n_cols, n_bytes = sl_format_bytes(format, n_cols) * n_rows;
-    uint8_t *data = filled(n_bytes, 1);
-    w.data = data;
-    if (format == SL_BF16) {
-        for (size_t i = 0; i < n; i++) ((bf16 *)data)[i] = sl_f32_to_bf16((float)(2 * test_uniform(seed) - 1));
-        return w;
-    }
-    for (size_t i = 0; i < n_bytes; i++) {
-        data[i] = (uint8_t)(256 * test_uniform(seed));
-        if (format == SL_FP8 && (data[i] & 0x7f) == 0x7f) data[i] = 0; // NaN
-    }
-    w.group = group ? group : n_cols, w.scale_rows = 1;
-    float *scale = filled(sl_weight_scales(&w), sizeof *scale);
-    for (size_t i = 0; i < sl_weight_scales(&w); i++) scale[i] = (float)(0.01 + 0.1 * test_uniform(seed));
-    w.scale = scale;
-    return w;
-}
-
 // n_heads, n_kv_heads, head_dim: of SL_LINEAR_ROPE_APPEND, where they determine n_out.
-static problem problem_of(sl_format format, int group, sl_linear_end end, int n_out, int n_in, int n_heads, int n_kv_heads,
+static problem problem_of(test_storage kind, sl_linear_end end, int n_out, int n_in, int n_heads, int n_kv_heads,
                           int head_dim) {
     uint64_t seed = test_seed + n_out * 1000 + n_in + end;
     if (end == SL_LINEAR_ROPE_APPEND) n_out = (n_heads + 2 * n_kv_heads) * head_dim;
@@ -143,7 +131,7 @@ static problem problem_of(sl_format format, int group, sl_linear_end end, int n_
                  .n_heads = n_heads,
                  .n_kv_heads = n_kv_heads,
                  .head_dim = head_dim};
-    p.w = random_weight(format, group, n_out, n_in, &seed), p.x = filled((size_t)N_ROWS * n_in, 2);
+    p.w = test_stored_weight(kind, n_out, n_in, &seed), p.x = filled((size_t)N_ROWS * n_in, 2);
     p.residual = filled((size_t)N_ROWS * n_out, 4), p.rope = filled(N_ROWS * head_dim / 2, sizeof(float2));
     p.pages = filled(N_PAGES, 4);
     p.want = filled((size_t)N_ROWS * p.n_y, 8), p.error = filled((size_t)N_ROWS * p.n_y, 8);
@@ -166,7 +154,7 @@ static problem problem_of(sl_format format, int group, sl_linear_end end, int n_
 }
 
 static problem problem_new(sl_linear_end end, int n_out, int n_in, int n_heads, int n_kv_heads, int head_dim) {
-    return problem_of(SL_BF16, 0, end, n_out, n_in, n_heads, n_kv_heads, head_dim);
+    return problem_of(PLAIN, end, n_out, n_in, n_heads, n_kv_heads, head_dim);
 }
 
 // The same problem with its part of an RMSNorm: SL_LINEAR_ADD prepares the norm, the other endings divide.
@@ -188,8 +176,8 @@ static problem with_norm(problem p) {
 }
 
 static void problem_free(problem *p) {
-    free((void *)p->w.data), free((void *)p->w.scale), free(p->x), free(p->residual), free(p->rope), free(p->pages),
-        free(p->sums), free(p->next_w), free(p->want), free(p->error);
+    test_stored_free(&p->w), free(p->x), free(p->residual), free(p->rope), free(p->pages), free(p->sums), free(p->next_w),
+        free(p->want), free(p->error);
 }
 
 // Moves row i of the batch, which is problem row r, from `pages`, the host copy of k or v, to y [n_kv_heads][head_dim].
@@ -212,16 +200,33 @@ static void check_untouched(const void *data, size_t size, const char *what) {
 }
 
 // Packs a weight and copies it to the GPU.
-static void packed_copy(const sl_weight *w, const void **data, const float **scale) {
+static sl_weight packed_copy(const sl_weight *w) {
     sl_cuda_packing k = sl_cuda_packing_of(w);
     size_t n_bytes = sl_packed_bytes(&k, SL_PIECE_ROWS), n_scales = sl_packed_scales(&k, SL_PIECE_ROWS);
     int n = w->n_rows / SL_PIECE_ROWS;
     char *packed = malloc(n * n_bytes);
     float *scales = malloc(n * n_scales * sizeof *scales);
+    sl_weight copy = *w;
     CHECK(sl_cuda_can_pack(w));
     for (int i = 0; i < n; i++) sl_cuda_pack_rows(w, &k, i, packed + i * n_bytes, scales + i * n_scales);
-    *data = gpu_copy(packed, n * n_bytes), *scale = gpu_copy(scales, n * n_scales * sizeof *scales);
+    copy.data = gpu_copy(packed, n * n_bytes), copy.scale = gpu_copy(scales, n * n_scales * sizeof *scales);
+    if (w->order) copy.order = gpu_copy(w->order, w->n_cols * sizeof *w->order);
     free(packed), free(scales);
+    return copy;
+}
+
+// y = w x with the GPU's kernel for w.
+static void multiply(const sl_weight *w, sl_cuda_linear args) {
+    args.n_out = w->n_rows, args.n_in = w->n_cols;
+    if (w->group) {
+        sl_weight copy = packed_copy(w);
+        args.packing = sl_cuda_packing_of(w);
+        args.w = copy.data, args.scale = copy.scale, args.order = copy.order;
+        sl_cuda_packed_linear(&args, 0);
+    } else {
+        args.w = gpu_copy(w->data, (size_t)w->n_rows * w->n_cols * 2);
+        sl_cuda_linear_decode(&args, 0);
+    }
 }
 
 // Moves u and the sums of a run to y [n_rows][n_y], and checks the memory around them.
@@ -276,9 +281,7 @@ static void run(const problem *p, const int *which, int n_rows, float *y) {
     bf16 *k = gpu_new(GUARD + kv_size + GUARD), *v = gpu_new(GUARD + kv_size + GUARD);
     bf16 *u = gpu_new(GUARD + 2 * n_32 + GUARD);
     float *next_sums = gpu_new(GUARD + n_32 / 4 + GUARD);
-    sl_cuda_linear args = {.n_out = p->n_out,
-                           .n_in = p->n_in,
-                           .x = gpu_copy(x, n_x * 2),
+    sl_cuda_linear args = {.x = gpu_copy(x, n_x * 2),
                            .n_rows = n_rows,
                            .end = p->end,
                            .out32 = is_16 ? NULL : (float *)(gpu_out + GUARD),
@@ -297,14 +300,7 @@ static void run(const problem *p, const int *which, int n_rows, float *y) {
         args.next_w = gpu_copy(p->next_w, 2 * p->n_out);
         args.out16 = u + GUARD / 2, args.next_sums = next_sums + GUARD / 4;
     }
-    if (p->w.group) {
-        args.packing = sl_cuda_packing_of(&p->w);
-        packed_copy(&p->w, &args.w, &args.scale);
-        sl_cuda_packed_linear(&args, 0);
-    } else {
-        args.w = gpu_copy(p->w.data, (size_t)p->n_out * p->n_in * 2);
-        sl_cuda_linear_decode(&args, 0);
-    }
+    multiply(&p->w, args);
     gpu_read(out, gpu_out, out_size);
 
     const size_t row_size = is_16 ? 2 * n_16 : 4 * p->n_out;
@@ -337,9 +333,8 @@ static void check_accuracy(const problem *p, int n_rows) {
         for (int o = 0; o < p->n_y; o++) {
             size_t at = (size_t)i * p->n_y + o;
             if (!(fabs(y[at] - p->want[at]) <= p->error[at]))
-                FAIL("%s, groups of %d, ending %d, %d x %d, row %d of %d, output %d: got %.9g, expected %.9g +- %.3g",
-                     sl_formats[p->w.format].name, p->w.group, p->end, p->n_out, p->n_in, i, n_rows, o, y[at], p->want[at],
-                     p->error[at]);
+                FAIL("%s, ending %d, %d x %d, row %d of %d, output %d: got %.9g, expected %.9g +- %.3g",
+                     test_stored_name(&p->w), p->end, p->n_out, p->n_in, i, n_rows, o, y[at], p->want[at], p->error[at]);
         }
     free(y);
 }
@@ -357,8 +352,8 @@ static void check_bits(const problem *p) {
             run(p, which, n, y);
             for (int i = 0; i < n; i++)
                 if (memcmp(y + (size_t)i * p->n_y, all + (size_t)which[i] * p->n_y, size))
-                    FAIL("%s, groups of %d, ending %d, %d x %d: row %d has other bits at place %d of %d",
-                         sl_formats[p->w.format].name, p->w.group, p->end, p->n_out, p->n_in, which[i], i, n);
+                    FAIL("%s, ending %d, %d x %d: row %d has other bits at place %d of %d", test_stored_name(&p->w), p->end,
+                         p->n_out, p->n_in, which[i], i, n);
         }
     free(all), free(y);
 }
@@ -419,27 +414,18 @@ static void same_bits(void) {
 
 // ---- packed weights ----
 
-static const struct {
-    sl_format format;
-    int group;
-} packings[] = {{SL_INT4, 32}, {SL_INT4, 64},  {SL_INT4, 128}, {SL_INT4, 256}, {SL_INT4, 0},
-                {SL_INT8, 0},  {SL_INT8, 128}, {SL_FP8, 0},    {SL_FP8, 128}};
-enum { N_PACKINGS = sizeof packings / sizeof *packings };
-
 // The endings, on matrices with a part of a tile, with more pieces than leaves and fewer, and with part of a piece.
 static void packed(void) {
     static const int sizes[][2] = {{8, 32},    {24, 64},   {40, 136},   {64, 512},   {272, 2304},
                                    {16, 4104}, {8, 12296}, {8, 106504}, {4400, 512}, {17008, 128}};
     static const int counts[] = {1, 7, 8, 9, 16};
-    for (int k = 0; k < N_PACKINGS; k++)
+    for (int k = 0; k < N_TEST_STORAGES; k++)
         for (int end = SL_LINEAR_STORE; end <= SL_LINEAR_ROPE_APPEND; end++)
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
                 int n_out = sizes[s][0] * (end == SL_LINEAR_SWIGLU ? 2 : 1);
                 if (end == SL_LINEAR_ROPE_APPEND && s > 5) continue;
                 if (s == 7 && (k % 2 || end != SL_LINEAR_STORE)) continue; // the expected sums take long
-                if (!sl_cuda_packed_fits(sizes[s][1])) continue;
-                problem p = problem_of(packings[k].format, packings[k].group, (sl_linear_end)end, n_out, sizes[s][1], 3, 1,
-                                       s % 2 ? 80 : 128);
+                problem p = problem_of(test_storages[k], (sl_linear_end)end, n_out, sizes[s][1], 3, 1, s % 2 ? 80 : 128);
                 for (size_t i = 0; i < sizeof counts / sizeof *counts && counts[i] <= most_rows(&p); i++)
                     check_accuracy(&p, counts[i]);
                 problem_free(&p);
@@ -447,9 +433,9 @@ static void packed(void) {
 }
 
 static void packed_same_bits(void) {
-    for (int k = 0; k < N_PACKINGS; k++)
+    for (int k = 0; k < N_TEST_STORAGES; k++)
         for (int end = SL_LINEAR_STORE; end <= SL_LINEAR_ROPE_APPEND; end++) {
-            problem p = problem_of(packings[k].format, packings[k].group, (sl_linear_end)end, 368, 1032, 3, 1, 128);
+            problem p = problem_of(test_storages[k], (sl_linear_end)end, 368, 1032, 3, 1, 128);
             check_bits(&p);
             problem_free(&p);
         }
@@ -459,32 +445,31 @@ static void packed_same_bits(void) {
 static void packed_numbers(void) {
     enum { ROWS = 48, FIRST = 16 };
     static const int cols[] = {32, 136, 1152};
-    for (int k = 0; k < N_PACKINGS; k++)
+    for (int k = 0; k < N_TEST_STORAGES; k++)
         for (int c = 0; c < 3; c++) {
             gpu_free_all();
             int n = cols[c], ids[3] = {0, ROWS - 1, 9};
             uint64_t seed = test_seed + n;
-            sl_weight w = random_weight(packings[k].format, packings[k].group, ROWS, n, &seed);
-            sl_cuda_packing packing = sl_cuda_packing_of(&w);
-            const void *data;
-            const float *scale;
+            sl_weight w = test_stored_weight(test_storages[k], ROWS, n, &seed), copy = packed_copy(&w);
             float want[n], got[3 * n];
             bf16 rounded[(ROWS - FIRST) * n], *to = gpu_new(sizeof rounded);
             float *rows = gpu_new(sizeof got);
-            packed_copy(&w, &data, &scale);
-            sl_cuda_packed_widen(data, scale, &packing, n, FIRST, ROWS - FIRST, to, 0);
-            sl_cuda_packed_embed(data, scale, &packing, n, gpu_copy(ids, sizeof ids), 3, rows, 0);
+            sl_cuda_packed_widen(&copy, FIRST, ROWS - FIRST, to, 0);
+            sl_cuda_packed_embed(&copy, gpu_copy(ids, sizeof ids), 3, rows, 0);
             gpu_read(rounded, to, sizeof rounded);
             gpu_read(got, rows, sizeof got);
             for (int r = FIRST; r < ROWS; r++) {
                 sl_weight_widen(&w, (size_t)r, want);
-                for (int i = 0; i < n; i++) CHECK(rounded[(r - FIRST) * n + i] == sl_f32_to_bf16(want[i]));
+                for (int i = 0; i < n; i++)
+                    if (rounded[(r - FIRST) * n + i] != sl_f32_to_bf16(want[i]))
+                        FAIL("%s, %d columns: row %d, column %d is %.9g, expected %.9g", test_stored_name(&w), n, r, i,
+                             sl_bf16_to_f32(rounded[(r - FIRST) * n + i]), want[i]);
             }
             for (int i = 0; i < 3; i++) {
                 sl_weight_widen(&w, (size_t)ids[i], want);
                 CHECK(!memcmp(got + i * n, want, n * sizeof *want));
             }
-            free((void *)w.data), free((void *)w.scale);
+            test_stored_free(&w);
         }
 }
 
@@ -494,14 +479,14 @@ static void packed_numbers(void) {
 static void norm_parts(void) {
     static const int sizes[][2] = {{64, 64}, {24, 64}, {576, 128}, {272, 576}, {128, 4096}, {64, 5120}, {4096, 64}};
     static const int counts[] = {1, 8, 9, 16, 32};
-    for (int k = -1; k < N_PACKINGS; k++)
+    for (int k = -1; k < N_TEST_STORAGES; k++)
         for (int end = SL_LINEAR_STORE; end <= SL_LINEAR_ROPE_APPEND; end++)
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
                 int n_out = sizes[s][0] * (end == SL_LINEAR_SWIGLU ? 2 : 1);
                 if (end == SL_LINEAR_ROPE_APPEND ? s > 5 : end == SL_LINEAR_ADD && n_out % SL_NORM_MULTIPLE) continue;
                 if (k >= 0 && k % 3 && sizes[s][1] > 576) continue; // the expected sums of every packing take long
-                problem p = with_norm(problem_of(k < 0 ? SL_BF16 : packings[k].format, k < 0 ? 0 : packings[k].group,
-                                                 (sl_linear_end)end, n_out, sizes[s][1], 3, 1, s % 2 ? 80 : 128));
+                problem p = with_norm(problem_of(k < 0 ? PLAIN : test_storages[k], (sl_linear_end)end, n_out, sizes[s][1], 3, 1,
+                                                 s % 2 ? 80 : 128));
                 for (size_t i = 0; i < sizeof counts / sizeof *counts && counts[i] <= most_rows(&p); i++)
                     check_accuracy(&p, counts[i]);
                 problem_free(&p);
@@ -509,25 +494,12 @@ static void norm_parts(void) {
 }
 
 static void norm_same_bits(void) {
-    for (int k = -1; k < N_PACKINGS; k += 2)
+    for (int k = -1; k < N_TEST_STORAGES; k += 2)
         for (int end = SL_LINEAR_STORE; end <= SL_LINEAR_ROPE_APPEND; end++) {
-            problem p = with_norm(problem_of(k < 0 ? SL_BF16 : packings[k].format, k < 0 ? 0 : packings[k].group,
-                                             (sl_linear_end)end, 448, 1088, 3, 1, 128));
+            problem p = with_norm(problem_of(k < 0 ? PLAIN : test_storages[k], (sl_linear_end)end, 448, 1088, 3, 1, 128));
             check_bits(&p);
             problem_free(&p);
         }
-}
-
-static void multiply(const sl_weight *w, sl_cuda_linear args) {
-    args.n_out = w->n_rows, args.n_in = w->n_cols;
-    if (w->group) {
-        args.packing = sl_cuda_packing_of(w);
-        packed_copy(w, &args.w, &args.scale);
-        sl_cuda_packed_linear(&args, 0);
-    } else {
-        args.w = gpu_copy(w->data, (size_t)w->n_rows * w->n_cols * 2);
-        sl_cuda_linear_decode(&args, 0);
-    }
 }
 
 // y = second h, h = rmsnorm(x + first a), with the norm in the linear layers, and with its own kernel. Both are within the
@@ -586,9 +558,11 @@ static void norm_pairs(void) {
     for (int h = 0; h < 3; h++)
         for (int k = 0; k < 4; k++) {
             uint64_t seed = test_seed + h;
-            const int hidden = hiddens[h], most = k ? sl_cuda_packed_rows() : N_ROWS;
-            sl_weight first = random_weight(k & 1 ? SL_INT4 : SL_BF16, k & 1 ? 128 : 0, hidden, N_IN, &seed),
-                      second = random_weight(k & 2 ? SL_FP8 : SL_BF16, 0, N_OUT, hidden, &seed);
+            const int hidden = hiddens[h];
+            sl_weight first = test_stored_weight(k & 1 ? (test_storage){SL_INT4, 128, 0} : PLAIN, hidden, N_IN, &seed),
+                      second = test_stored_weight((test_storage){k & 2 ? SL_FP8 : SL_BF16, 0, 0}, N_OUT, hidden, &seed);
+            const int of_first = most_rows_of(&first), of_second = most_rows_of(&second);
+            const int most = of_first < of_second ? of_first : of_second;
             float *x = filled((size_t)N_ROWS * hidden, 4);
             bf16 *a = filled(N_ROWS * N_IN, 2), *norm = filled(hidden, 2);
             for (int i = 0; i < hidden; i++) norm[i] = sl_f32_to_bf16((float)(1 + 0.3 * test_normal(&seed)));
@@ -604,7 +578,7 @@ static void norm_pairs(void) {
                 gpu_free_all();
                 check_pair(&first, &second, x, a, norm, counts[i]);
             }
-            free((void *)first.data), free((void *)first.scale), free((void *)second.data), free((void *)second.scale);
+            test_stored_free(&first), test_stored_free(&second);
             free(x), free(a), free(norm);
         }
 }
