@@ -145,8 +145,8 @@ def section_joined(joined):
 
 
 def section_tiles(tiles):
-    return ("## Tiles of santa-flash and santa-prop\n\nThe same tokens and weights. `--tile` is the number of rows of a tile. `santa-flash` draws at least once in "
-            "each tile, so small tiles make more draws than S.\n\n" + tokens_and_errors(tiles))
+    return ("## Tiles of santa-flash and santa-prop\n\nThe same tokens and weights. `--tile` is the number of rows of a tile. `santa-flash` splits S "
+            "evenly over the tiles, so with small tiles more draws go to tiles of little mass. `santa-prop` splits S by mass, and its tiles hardly matter.\n\n" + tokens_and_errors(tiles))
 
 
 def section_means(means):
