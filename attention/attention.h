@@ -51,8 +51,8 @@ enum { SL_ATTN_MAX_PARAMS = 12 };
 
 typedef struct sl_attn_method sl_attn_method;
 
-// A specification: a method with the values of its parameters, parsed from `name[:k=v]*`. `score+value` has two methods: the
-// first computes the scores, the second draws rows of V.
+// A specification: a method with the values of its parameters, parsed from `name[:k=v]*`. `first+value` has two methods: the
+// first estimates the scores or takes a set of rows, the second draws rows of V.
 typedef struct sl_attn_spec {
     const sl_attn_method *method;
     double value[SL_ATTN_MAX_PARAMS]; // parallel to method->params
@@ -77,6 +77,7 @@ typedef struct sl_attn_report {
     float score_bound;                // largest distance of a proposed score from its exact score, in nats; 0: no bound
     float error_bound;                // b / |mu^| of methods with a stated error; NaN: the method states none
     uint32_t tries, fallback;         // draws until the stated error held; 1: every row was attended to exactly
+    uint32_t exact;                   // 1: the sequence has fewer rows than sl_attn_decode_args.exact_below
     float kappa;                      // threshold of the head's draw; 0: it took every row; NaN: no carried threshold
     // Of random draws with known probabilities (saap-is); NaN: no such draws, or too few. The standard error of the output,
     // relative to its norm; the largest share of the normaliser that one draw has; the Pareto shape of the draws' coefficients.
@@ -85,7 +86,7 @@ typedef struct sl_attn_report {
     // error_bound has the same b and mu^.
     // epsilon' = b / (|mu^| - b), inf where b >= |mu^|; 0 after exact attention; NaN: the method states no error of a layer.
     float stated_error;
-    uint32_t certified;  // 1: epsilon' <= epsilon, by draws
+    uint32_t certified;  // 1: epsilon' <= epsilon, by draws, or because the head is `exact`
     float kurtosis;      // vattention: of the verified summands of the base sample (bernstein.h); NaN: no base sample
     uint32_t heavy_tail; // 1: the kurtosis is so large that the variance of the base sample, and so bound=clt, is unreliable
     // Comparison with dense attention on the same state; NaN without --stats-error. |out - mu| / |mu|; the cosine of out and
@@ -131,6 +132,8 @@ typedef struct sl_attn_decode_args {
     const sl_attn_spec *spec;
     int layer;
     uint32_t seed;
+    // Sequences of fewer rows attend to every row, with the bits of method dense (sl_attn_exact_below). 0: none does
+    int exact_below;
     int n_seqs;
     const sl_attn_query *seqs; // [n_seqs], lengths may differ
     sl_workspace *ws;          // at least ops->workspace() bytes
@@ -198,6 +201,15 @@ typedef enum {
     SL_MEAN_EXACT,    // the output is that of dense attention: no random numbers, and every row counts
 } sl_attn_mean;
 
+// Where attention to every row takes less time than the method: for sequences of fewer rows than `ratio` times the rows that a
+// head takes, or than `least` (results/cliffs.md). With a stated error, a step chooses its rows itself. Then `stated` counts in
+// place of both. All 0: nowhere.
+typedef struct sl_attn_crossover {
+    int ratio, least, stated;
+} sl_attn_crossover;
+
+enum { SL_EXACT_AUTO = -1 }; // of sl_attn_exact_below: the rule decides
+
 struct sl_attn_method {
     const char *name;                                  // as in --attn=NAME
     const char *summary;                               // one line for `sleigh methods`
@@ -211,6 +223,7 @@ struct sl_attn_method {
     // Returns 0, or SL_ERR_UNSUPPORTED with the reason. NULL: the method supports every shape that the engine loads.
     int (*supports)(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err);
     int needs_buckets; // 1: sl_attn_geom.buckets must be there. The engine opens the bucket file of the model for such a method
+    sl_attn_crossover crossover[2];      // on the CPU; on a GPU
     const struct sl_composition *stages; // the composition that sl_stages_ops runs (stages.h); NULL: `cpu` composes no stages
     const sl_attn_ops *cpu;              // NULL: the CPU does not offer the method
     const struct sl_attn_cuda_ops *cuda; // NULL: CUDA does not offer the method (attention_cuda.h)
@@ -240,6 +253,11 @@ int sl_attn_same(const sl_attn_spec *a, const sl_attn_spec *b); // 1: the method
 int sl_attn_states_error(const sl_attn_spec *spec);    // 1: --epsilon sets the draws, and every head reports its error bound
 int sl_attn_certifies_layer(const sl_attn_spec *spec); // 1: the stated error is that of a layer, not of each head
 int sl_attn_carries_budget(const sl_attn_spec *spec);  // 1: --budget=carried, and no stated error
+// --exact-below: sequences of fewer rows attend to every row, because this costs less than the draws of the method. setting:
+// SL_EXACT_AUTO; 0: none does; or a number of rows for all methods that have a crossover. The automatic number is a power of
+// 2. It follows from the parameters and from the kind of the device, never from a time, the length or the batch. So a sequence
+// has equal bits in every batch, and in every run.
+int sl_attn_exact_below(const sl_attn_spec *spec, int setting, int on_gpu);
 // 0; SL_ERR_ARG for a method that only prefills; SL_ERR_UNSUPPORTED when the CPU does not decode with the method.
 int sl_attn_check_decode(const sl_attn_spec *spec, sl_error *err);
 const char *sl_attn_phases(const sl_attn_method *method); // "decode", "prefill" or "decode, prefill": what the CPU offers

@@ -18,6 +18,11 @@
 extern "C" {
 #endif
 
+// The most rows of one sequence in a step (drafts). They are neighbours in sl_attn_cuda_decode_args.rows, with one page table
+// and consecutive positions. The kernel before attention writes K and V of all of them. So a kernel that starts before that
+// kernel has ended reads early only rows that are followed by at least SL_CUDA_RUN_MOST rows of the sequence.
+enum { SL_CUDA_RUN_MOST = 16 };
+
 typedef struct sl_attn_cuda_decode_args {
     const sl_attn_geom *geom;
     const sl_attn_spec *spec;
@@ -25,6 +30,7 @@ typedef struct sl_attn_cuda_decode_args {
     int n_seqs;
     int max_kv;         // no sequence is longer, in this step and in later replays of the graph
     const sl_row *rows; // [n_seqs]: sequence i has rows[i].position + 1 rows in rows[i].pages
+    int has_runs;       // 1: neighbours may be rows of one sequence; 0: each has a sequence of its own
     const bf16 *q;      // [n_seqs][n_heads][head_dim], after RoPE
     bf16 *out;          // [n_seqs][n_heads][head_dim]
     // This layer: [n_pages][n_kv_heads] blocks of 256 rows (kv/kv_rows.h). With offloaded_rows, only the newest page of each

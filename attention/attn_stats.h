@@ -25,6 +25,7 @@
     X(bytes,        SUM,   GROUP, bytes,      KERNEL) /* bytes of K, V and page extras read */                               \
     X(tries,        SUM,   HEAD,  tries,      KERNEL) /* tries of methods with a stated error */                             \
     X(fallbacks,    SUM,   HEAD,  fallback,   KERNEL) /* heads that attended to every row exactly */                         \
+    X(exact_heads,  SUM,   HEAD,  exact,      HOST)   /* heads of sequences below sl_attn_decode_args.exact_below */         \
     X(stated,       SUM,   OTHER, none,       KERNEL) /* layers that stated an error epsilon' in a step */                   \
     X(certified,    SUM,   OTHER, none,       KERNEL) /* of these, epsilon' <= epsilon */                                    \
     X(unbounded,    SUM,   OTHER, none,       KERNEL) /* of these, epsilon' > SL_STATED_MOST */                              \

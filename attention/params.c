@@ -125,12 +125,27 @@ static int parse_method(char *text, const sl_attn_method **m, double *value, sl_
     return 0;
 }
 
-// `score+value`: the first method must have no draw, and the second must draw rows of V from exact scores.
+// 1: the method gives scores that are not exact, or takes a set of rows, so another method can draw from them.
+static int can_be_first(const sl_attn_method *m) {
+    const sl_composition *c = m->stages;
+    return c && (c->draw ? c->draw->takes_set : !c->propose->exact);
+}
+
+// `first+value`: the second method must draw rows of V from exact scores.
 static int check_parts(const sl_attn_spec *spec, sl_error *err) {
-    const sl_composition *score = spec->method->stages, *value = spec->plus->stages;
-    if (!score || score->draw || score->propose->exact)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s+%s: %s is not a score method, so \"+%s\" cannot follow it",
-                       spec->method->name, spec->plus->name, spec->method->name, spec->plus->name);
+    const sl_composition *value = spec->plus->stages;
+    char list[512] = "";
+    for (int i = 0; sl_attn_methods[i]; i++) {
+        size_t at = strlen(list);
+        if (can_be_first(sl_attn_methods[i]))
+            snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", sl_attn_methods[i]->name);
+    }
+    if (!can_be_first(spec->method))
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "{attn} %s+%s: %s neither estimates scores nor takes a set of rows, so \"+%s\" cannot follow it; expected "
+            "one of %s",
+            spec->method->name, spec->plus->name, spec->method->name, spec->plus->name, list);
     if (!value || !value->draw || !value->propose->exact || value->normaliser != SL_BY_TOTAL)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "{attn} %s+%s: %s does not draw rows of V from given scores, as the santa methods do",

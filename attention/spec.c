@@ -1,6 +1,6 @@
 // attention/spec.c - the values of the parameters of a specification, and their check. This file names no method: it reads the
 // tables that the specification points to.
-#include "attention/attention.h"
+#include "attention/stages/stages.h"
 
 #include <string.h>
 
@@ -44,12 +44,18 @@ static int check_method(const sl_attn_spec *spec, const sl_attn_method *m, sl_er
 
 int sl_attn_check(const sl_attn_spec *spec, sl_error *err) {
     int rc = check_method(spec, spec->method, err);
-    return rc || !spec->plus ? rc : check_method(spec, spec->plus, err);
+    if (rc || !spec->plus) return rc;
+    if (spec->method->stages->draw && sl_attn_states_error(spec))
+        return sl_fail(
+            err, SL_ERR_ARG,
+            "{attn} %s+%s: found {epsilon} %g, expected 0: the rows that %s leaves out have an error without a bound",
+            spec->method->name, spec->plus->name, sl_attn_get(spec, "epsilon"), spec->method->name);
+    return check_method(spec, spec->plus, err);
 }
 
 sl_attn_mean sl_attn_mean_of(const sl_attn_spec *spec) {
     const sl_attn_method *m = spec->method;
-    return m->mean_of ? m->mean_of(spec) : m->mean; // the bias of `score+value` is that of its scores
+    return m->mean_of ? m->mean_of(spec) : m->mean; // the bias of `first+value` is that of its scores, or of its set
 }
 
 const char *sl_attn_mean_name(sl_attn_mean mean) {

@@ -97,9 +97,11 @@ struct sl_sampling; // engine/sleigh.h
 struct sl_batch;    // models/arch.h; a backend only passes it on
 
 // What decides the operations of a decode step, besides the engine's buffers.
+enum { SL_STEP_SPLITS = 20 };
 typedef struct sl_step_key {
-    int n, first;  // rows of the step, and the first of them in the engine's buffers
-    uint32_t plan; // number of the plan of attention methods
+    int n, first;                        // rows of the step, and the first of them in the engine's buffers
+    uint32_t plan;                       // number of the plan of attention methods
+    uint16_t exact_rows[SL_STEP_SPLITS]; // the first rows, which attend exactly in layers of split i (sl_plan.splits)
 } sl_step_key;
 
 // Parts of a decode step. A bench skips a part to measure the time that the part takes.

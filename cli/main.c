@@ -73,6 +73,10 @@ static const char bench_notes[] =
     "depth (rounded down to a multiple of 256). With --draft it also generates -n tokens after random sentences, with plain\n"
     "decoding and with each draft in turns, and compares times, ids and logits.\n"
     "\n"
+    "`sleigh bench linear` times only the matrices of a decode step with -b rows: those of all layers, and the output head.\n"
+    "The floor is the time to read their bytes, with the scales, at the peak rate. On a GPU the matrices of the layers are one\n"
+    "CUDA graph, of the kernels of a step. It takes -m, --load-format, --weights, --device, -t, -b, -r, --memory-rate and -o.\n"
+    "\n"
     "--plot draws the rows of tests that only decode: step ms against depth, and, if there are several batches and methods,\n"
     "the speedup against the batch.\n"
     "\n"
@@ -192,7 +196,7 @@ static const cli_command commands[] = {
     {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Convert token ids, separated by commas or blanks, to text.", CLI_DETOKENIZE, NULL},
     {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "Write the logits of each token of a dense prefill to a NumPy file.", CLI_LOGITS, NULL},
     {"inspect", "-m DIR [-c N] [-o md|csv|json|jsonl]", "Show what a model folder holds and what the model costs to run.", CLI_INSPECT, NULL},
-    {"bench", "[decode | draft] -m DIR [flags] | attn [flags]", "Time prefill and decode steps, drafts, or only attention on a GPU.", CLI_BENCH, bench_notes},
+    {"bench", "[decode | draft | linear] -m DIR [flags] | attn [flags]", "Time prefill and decode steps, drafts, only matrices, or only attention on a GPU.", CLI_BENCH, bench_notes},
     {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "Compare attention methods with dense attention: answers, next tokens, outputs of heads.", CLI_COMPARE, compare_notes},
     {"perplexity", "-m DIR [-f FILE | --jsonl FILE] [--attn SPEC] [flags]", "Measure how well the model predicts texts (perplexity).", CLI_PERPLEXITY, perplexity_notes},
     {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "Score the answers of attention methods on long-context tasks.", CLI_EVAL, eval_notes},

@@ -15,7 +15,7 @@ const char *sl_version(void) {
 }
 
 sl_engine_options sl_engine_options_default(void) {
-    return (sl_engine_options){.device = "auto"};
+    return (sl_engine_options){.device = "auto", .exact_below = SL_EXACT_AUTO};
 }
 
 static sl_attn_geom geometry(const sl_config *c) {
@@ -48,6 +48,8 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     const sl_shape shape = {c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim};
     int rc = 0;
     if (o->n_sequences < 0) rc = sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at least 1", o->n_sequences);
+    if (!rc && o->exact_below < SL_EXACT_AUTO)
+        rc = sl_fail(err, SL_ERR_ARG, "{exact_below} %d: expected a number of rows, 0 or -1", o->exact_below);
     if (!rc && o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "{prefill_chunk} %d: expected at least 1", o->prefill_chunk);
     if (!rc && !sl_model_device_makes(e->model, e->device.backend) && !sl_model_weights_have_data(&e->model->weights))
         rc = sl_fail(err, SL_ERR_ARG, "the weights of a dummy or packed model are not made yet: sl_model_materialise");
@@ -72,8 +74,6 @@ static int check_drafts(const sl_engine *e, const sl_engine_options *o, sl_error
         return sl_fail(err, SL_ERR_ARG, "{draft_model}: expected n_draft 1 to %d with it, found 0", SL_MAX_DRAFT);
     if (o->n_draft && e->n_sequences > most_sequences)
         return sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at most %d with {draft}", e->n_sequences, most_sequences);
-    if (o->n_draft && e->device.backend->is_device)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "{draft}: not offered on a GPU yet; use {device} cpu");
     return 0;
 }
 
@@ -106,7 +106,10 @@ static int open_draft(sl_engine *e, const sl_engine_options *o, sl_error *err) {
                                      .n_threads = o->n_threads,
                                      .cancel = o->cancel,
                                      .log = o->log};
-    return rc ? rc : sl_engine_new(o->draft_model, &draft, &e->draft, err);
+    if (rc) return rc;
+    sl_error why;
+    rc = sl_engine_new(o->draft_model, &draft, &e->draft, &why);
+    return rc ? sl_fail(err, rc, "{draft_model} %s: %.900s", sl_model_name(o->draft_model), why.message) : 0;
 }
 
 int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,
@@ -121,6 +124,7 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->geom = geometry(&model->config);
     e->n_sequences = options->n_sequences > 0 ? options->n_sequences : 1;
     e->seed = options->seed;
+    e->plans.exact_below = options->exact_below;
     e->cancel = options->cancel;
     e->log = options->log;
     e->n_threads = options->n_threads > 0 ? options->n_threads : sl_cpu_cores();
@@ -180,6 +184,10 @@ int sl_engine_skip_parts(sl_engine *e, unsigned parts, sl_error *err) {
     return 0;
 }
 
+void sl_engine_linear_bytes(const sl_engine *e, size_t *layers, size_t *head) {
+    sl_model_weights_matrix_bytes(&e->model->weights, e->device.backend, layers, head);
+}
+
 int sl_engine_impose_hits(sl_engine *e, double share, sl_error *err) {
     if (!e->device.pool.offload || !e->device.pool.offload->hot.n_sets)
         return sl_fail(err, SL_ERR_ARG, "{hot_hits}: expected {kv_cache} host with a cache of hot rows, found none");
@@ -210,6 +218,7 @@ sl_attention_work sl_attention_work_of(const sl_attn_stats *stats) {
                                .dense_bytes = stats->dense_bytes,
                                .heads = stats->steps,
                                .fallbacks = stats->fallbacks,
+                               .exact_heads = stats->exact_heads,
                                .layer_steps = stats->stated,
                                .certified = stats->certified,
                                .unbounded = stats->unbounded,

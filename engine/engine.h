@@ -149,10 +149,19 @@ void sl_engine_reset_stats(sl_engine *engine);
 // meaningless. 0: later steps are complete again. SL_ERR_UNSUPPORTED on the CPU.
 int sl_engine_skip_parts(sl_engine *engine, unsigned parts, sl_error *err);
 
-// For benches: one decode pass over the session's next tokens ids[0..n), which it appends with the bits of n steps. n: 1 to
-// 1 + n_draft. SL_ERR_ARG also: the tokens do not lie in one page of the cache. SL_ERR_UNSUPPORTED: a method keeps a state from
-// step to step. Errors of sl_decode.
-int sl_decode_rows(sl_session *s, const int32_t *ids, int n, sl_error *err);
+// For benches: runs the matrices of the layers in the next decode step of n sessions, and then the output head of their rows.
+// Attention does not run, and the parts that sl_engine_skip_parts names do not either. The sessions keep their tokens and
+// logits. `mark` is called before the layers, between layers and head, and after the head, with the stream of the device
+// (sl_backend.stream); NULL: the CPU. On a device, layers and head are a recording each, and both run once more before the
+// first mark. So the device does not wait for the host after a mark. Errors of sl_decode.
+int sl_run_linear(sl_session *const *batch, int n, void (*mark)(void *ctx, void *stream), void *ctx, sl_error *err);
+// Bytes of these matrices, with their scales, as they lie in the memory of the engine's device.
+void sl_engine_linear_bytes(const sl_engine *engine, size_t *layers, size_t *head);
+
+// For benches: one decode pass over the next tokens ids[0..n) of each session, which it appends with the bits of n steps. n: 1
+// to 1 + n_draft. SL_ERR_ARG also: the tokens do not lie in one page of the cache. SL_ERR_UNSUPPORTED: a method keeps a state
+// from step to step. Errors of sl_decode.
+int sl_decode_rows(sl_session *const *batch, int n_seqs, const int32_t *ids, int n, sl_error *err);
 
 // For benches: of the rows that later steps draw, `share` counts as found in the cache of hot rows, whatever the cache holds.
 // The logits of such steps are meaningless. Below 0: steps look rows up again. SL_ERR_ARG: there is no such cache.

@@ -27,7 +27,7 @@ typedef struct sl_pass_buffers {
     float *last_logits;  // [n_step_rows][n_vocab] on a device: logits before the step, for sequences that end with it; before
                          // this, rows that move
     size_t logits_size;  // bytes of each of these two
-    void *stats;         // sl_attn_cuda_stats, on a device
+    void *stats;         // sl_attn_cuda_stats [2], on a device: of all steps; saved (sl_attn_runner.set_aside)
     size_t stats_size;
     // On a device with a cache of fp8 or int8: K and V of one layer of one sequence as bf16, which a prefill reads.
     struct sl_wide_rows {

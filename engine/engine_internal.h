@@ -80,6 +80,7 @@ struct sl_session {
     int32_t *ids;          // [n_ctx] the tokens of its rows; -1: a random row (sl_session_fill)
     int n_prefilled;       // the first tokens, up to the first that a decode step appended
     int has_logits;        // 0: the session is empty, or was cut at its last token
+    uint32_t n_logits;     // grows when it gets logits
     float *logits;         // [n_vocab], valid when has_host_logits
     int logits_row;        // the row of sl_pass_buffers.logits that holds the logits; -1: none
     int has_host_logits;   // 0: only that row holds the logits
@@ -176,9 +177,12 @@ int sl_prefill_together(const sl_prefill_part *parts, int n_parts, sl_error *err
 // Tokens that follow a session in a pass: the first one is its next token, the others are drafts.
 typedef struct sl_run {
     sl_session *session;
-    const int32_t *ids; // [n]
-    int n;              // 1 to 1 + n_draft
-    int row;            // set by the pass: row + i has the logits after ids[i]
+    const int32_t *ids;  // [n]
+    int n;               // 1 to 1 + n_draft
+    sl_sampler *sampler; // samples next; NULL: nothing
+    int32_t *next; // [n] with a sampler, set by the pass: the token that it samples after ids[i]; -1: it is not known yet,
+                   // because the host samples it, it needs the tokens before it, or the logits are not finite
+    int row;       // set by the pass: row + i has the logits after ids[i]
 } sl_run;
 // One decode pass over all tokens of the runs, of different sessions of one engine. Appends the first token of each run. The
 // K and V of drafts lie behind the session's rows until its next pass, and their logits until the next pass of the engine; each

@@ -65,7 +65,7 @@ void sl_logits_after_step(sl_device *d, sl_session *const *sessions, int n, int 
     size_t n_vocab = d->weights.config->n_vocab;
     for (int i = 0; i < n; i++) {
         sl_session *s = sessions[i];
-        s->has_logits = 1;
+        s->has_logits = 1, s->n_logits++;
         if (!d->backend->is_device) {
             memcpy(s->logits, d->pass.logits + (first + i) * n_vocab, n_vocab * sizeof(float));
             continue;

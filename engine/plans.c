@@ -10,6 +10,7 @@ static int prepare(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err
     for (int i = 0; !rc && i < methods->n_layers; i++) rc = sl_attn_check(&methods->layer[i], err);
     if (!rc && e->device.pool.offload) rc = sl_engine_check_offloaded(methods, err);
     if (!rc) rc = sl_engine_need_buckets_of(e, methods, err);
+    if (!rc) rc = sl_plan_list_exact(e, plan, err);
     return rc ? rc : e->device.attention->prepare(e, plan, replaced, err);
 }
 
@@ -17,6 +18,7 @@ static void free_plan(sl_engine *e, sl_plan *plan) {
     e->device.backend->release(e->device.backend, plan->ws, plan->ws_size);
     sl_attn_plan_free(&plan->methods);
     free(plan->ws_at);
+    free(plan->exact_below);
     free(plan);
 }
 

@@ -17,10 +17,9 @@ static void set_range(const sl_prefill_part *part, int range, int first) {
     d->backend->upload(d->backend, d->pass.ids + first, part->ids, part->n * sizeof *part->ids);
 }
 
-// Prefills of n sessions write the last of the first n_sequences rows of the logits, because decode steps use the first ones.
-// (Steps with drafts use further rows. Only a device keeps logits in these rows, and it has no drafts.)
-static float *prefill_logits_row(const sl_engine *e, int n) {
-    return e->device.pass.logits + (size_t)(e->n_sequences - n) * e->model->config.n_vocab;
+// Prefills of n sessions write the last rows of the logits, because decode steps use the first ones.
+static int first_logits_row(const sl_engine *e, int n) {
+    return e->n_step_rows - n;
 }
 
 // A range for each part.
@@ -32,7 +31,7 @@ static sl_batch prefill_batch(const sl_prefill_part *parts, int n_parts) {
     for (int i = 0; i < n_parts; n_rows += parts[i++].n) set_range(&parts[i], i, n_rows);
     sl_pass_upload(d, n_rows, NULL);
     sl_batch pass = sl_pass_batch(d, 0, 0, n_parts, n_rows, SL_LINEAR_PREFILL);
-    pass.logits = prefill_logits_row(e, n_parts);
+    pass.logits = d->pass.logits + (size_t)first_logits_row(e, n_parts) * e->model->config.n_vocab;
     if (prefill->has_masks) pass.propose = d->attention->propose;
     if (prefill->segment_tokens) pass.attend_step = SL_MASK_BLOCK;
     if (d->pool.offload) pass.open_layer = sl_kv_stream_open;
@@ -114,12 +113,12 @@ int sl_prefill_claimed(sl_session *s, const int32_t *ids, int n, const sl_progre
     if (!rc) {
         // Only the last chunk writes logits. A cancelled prefill leaves the session its logits, so fetch them.
         int keeps = e->cancel.fn != NULL && s->has_logits;
-        sl_logits_before_step(&e->device, &s, keeps ? 0 : 1, e->n_sequences - 1, 1);
+        sl_logits_before_step(&e->device, &s, keeps ? 0 : 1, first_logits_row(e, 1), 1);
         rc = prefill(s, ids, n, progress, err);
         if (rc && !keeps) s->has_logits = 0;
     }
     if (!rc) {
-        sl_logits_after_step(&e->device, &s, 1, e->n_sequences - 1);
+        sl_logits_after_step(&e->device, &s, 1, first_logits_row(e, 1));
         sl_session_build_extras(s);
     }
     sl_engine_end(e);
@@ -153,14 +152,14 @@ static int run_parts(const sl_prefill_part *parts, int n_parts, sl_session *cons
     const sl_row_range *ranges = pass.ranges;
     int last_rows[n_parts]; // at most n_sequences: the precondition of sl_prefill_together
     for (int i = 0; i < n_parts; i++) last_rows[i] = ranges[i].first + ranges[i].n_rows - 1;
-    sl_logits_before_step(&e->device, sessions, n_parts, e->n_sequences - n_parts, n_parts);
+    sl_logits_before_step(&e->device, sessions, n_parts, first_logits_row(e, n_parts), n_parts);
     pass.n_out = n_parts, pass.out_rows = last_rows;
     run_prefill(&pass);
     for (int i = 0; i < n_parts; i++) end_pass(sessions[i], parts[i].ids, parts[i].n);
     int rc = e->device.backend->finish(e->device.backend, err);
     for (int i = 0; rc && i < n_parts; i++) sl_session_cut_rows(sessions[i], ranges[i].position), sessions[i]->has_logits = 0;
     if (rc) return rc;
-    sl_logits_after_step(&e->device, sessions, n_parts, e->n_sequences - n_parts);
+    sl_logits_after_step(&e->device, sessions, n_parts, first_logits_row(e, n_parts));
     for (int i = 0; i < n_parts; i++) sl_session_build_extras(sessions[i]);
     return 0;
 }
@@ -241,7 +240,7 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
             sl_session_cut_rows(s, before);
         else {
             sl_session_build_extras(s);
-            s->has_logits = 1;
+            s->has_logits = 1, s->n_logits++;
         }
     }
     free(logits);

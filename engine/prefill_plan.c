@@ -16,10 +16,14 @@ static int check_prefill(const sl_engine *e, const sl_attn_plan *plan, int segme
                 "{attn_prefill} %s: not offered with {kv_cache} host, where a prefill streams a layer at a time and a "
                 "segment needs all of its passes in one layer (layer %d); expected dense",
                 plan->layer[i].method->name, i);
-    for (int i = 0; i < plan->n_layers; i++)
+    for (int i = 0; i < plan->n_layers; i++) {
         if (!prefills(&plan->layer[i]))
             return sl_fail(err, SL_ERR_ARG, "{attn_prefill} %s: a method for decoding, which does not prefill (layer %d)",
                            plan->layer[i].method->name, i);
+        if (plan->layer[i].plus)
+            return sl_fail(err, SL_ERR_ARG, "{attn_prefill} %s+%s: a prefill draws no rows; expected one method (layer %d)",
+                           plan->layer[i].method->name, plan->layer[i].plus->name, i);
+    }
     if (segment < SL_MASK_BLOCK)
         return sl_fail(err, SL_ERR_ARG, "{prefill_segment} %d: expected at least %d", segment, SL_MASK_BLOCK);
     if (e->device.pass.max_rows < SL_MASK_BLOCK && e->device.pass.max_rows < e->n_ctx)

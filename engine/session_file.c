@@ -480,7 +480,7 @@ static int read_logits(const reader *r, sl_session *s, sl_error *err) {
     const sl_tensor *t = find(r, "logits", "F32", 1, shape, err);
     if (!t) return SL_ERR_FORMAT;
     memcpy(s->logits, t->data, t->n_bytes);
-    s->has_logits = 1;
+    s->has_logits = 1, s->n_logits++;
     return 0;
 }
 

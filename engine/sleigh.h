@@ -164,11 +164,15 @@ typedef struct sl_engine_options {
     // Tokens for which the cache has KV pages (of 256 tokens), over all sessions; 0: n_sequences x n_ctx. An engine may have
     // more sessions than fit: a call that finds no free page returns SL_ERR_MEMORY and changes nothing.
     int kv_tokens;
-    int prefill_chunk; // tokens of one prefill pass; 0: 512, on a GPU 2048
-    int n_draft;       // most drafts of a session in a step (sl_generation.draft), 0 to SL_MAX_DRAFT. A GPU takes 0 only
+    int prefill_chunk;           // tokens of one prefill pass; 0: 512, on a GPU 2048
+    int n_draft;                 // most drafts of a session in a step (sl_generation.draft), 0 to SL_MAX_DRAFT
     const sl_model *draft_model; // for the draft source "model": a smaller model of the same vocabulary; NULL: none
     const char *device;          // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
     const char *attn;            // attention of decode steps: "dense", "santa-prop:S=128" (docs/methods.md); NULL: "dense"
+    // A decode step of a sequence of fewer rows attends to every row, with the bits of "dense", because with few rows this
+    // takes less time than a method's draws. -1: a number for each method (docs/methods.md); 0: no step does. Dense attention
+    // and K and V in host memory are not concerned.
+    int exact_below;
     // Where K and V lie on a GPU. "gpu": in its memory. "host": in page-locked host memory, from which decode steps fetch the
     // rows that they draw; only methods that read few rows are offered. "auto": on the host, if the context does not fit on the
     // GPU. NULL: "gpu"
@@ -188,7 +192,7 @@ typedef struct sl_engine_options {
 
 enum { SL_MAX_DRAFT = 15 };
 
-SL_API sl_engine_options sl_engine_options_default(void); // zeros, and device "auto"
+SL_API sl_engine_options sl_engine_options_default(void); // zeros, device "auto", exact_below -1
 // options NULL: the default. The strings are copied.
 SL_API int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_engine **out, sl_error *err);
 // A child process after fork() cannot use the engines of its parent: the calls return SL_ERR_ARG, and sl_engine_free and
@@ -204,7 +208,8 @@ SL_API void sl_engine_describe(const sl_engine *engine, char *buf, size_t size);
 typedef struct sl_attention_work {
     uint64_t bytes, dense_bytes; // read; what dense attention reads
     uint64_t heads, fallbacks;   // query heads served; heads whose method attended to every row instead
-    // Of methods that state an error epsilon' of a layer in each step: stated errors; those that draws certified, epsilon' <=
+    uint64_t exact_heads;        // heads of sequences with fewer rows than exact_below
+    // Of methods that state an error epsilon' of a layer in each step: stated errors; those that are certified, epsilon' <=
     // epsilon; those without a bound. Then the mean and the largest epsilon' with a bound; NaN: none.
     uint64_t layer_steps, certified, unbounded;
     double stated_error, stated_error_max;

@@ -39,14 +39,25 @@ static int group_size(const sl_run *runs, int n) {
 }
 
 // order: [n] the indices of the sessions in the order of their plans' numbers, so that sessions of one plan are neighbours and
-// recordings are found again.
+// recordings are found again. Sessions of one plan that attend exactly in more layers come first (sl_plan_exact_rows).
 static void group(sl_session *const *sessions, int n, int *order) {
+    uint64_t key[n]; // n is at most n_sequences: check_batch
     for (int i = 0; i < n; i++) {
-        uint32_t number = sl_session_plan(sessions[i])->number;
+        key[i] = (uint64_t)sl_session_plan(sessions[i])->number << 32 | (UINT32_MAX - (uint32_t)sl_plan_n_exact(sessions[i]));
         int at = i;
-        for (; at > 0 && sl_session_plan(sessions[order[at - 1]])->number > number; at--) order[at] = order[at - 1];
+        for (; at > 0 && key[order[at - 1]] > key[i]; at--) order[at] = order[at - 1];
         order[at] = i;
     }
+}
+
+// Which kernels run depends on the methods, on the rows that attend exactly, and on whether rows share a session.
+static sl_step_key key_of(const sl_plan *plan, const sl_batch *step, int first) {
+    const sl_engine *e = step->ranges[0].session->engine;
+    uint32_t has_runs = step->n_rows > step->n_ranges;
+    sl_step_key key = {.n = step->n_rows, .first = first, .plan = plan->number << 1 | has_runs};
+    for (int i = 0; i < plan->n_splits && !e->plans.draws_always; i++)
+        key.exact_rows[i] = (uint16_t)sl_plan_exact_rows(step->ranges, step->n_ranges, plan->splits[i]);
+    return key;
 }
 
 static int n_rows_of(const sl_run *runs, int n) {
@@ -90,12 +101,65 @@ static void run_groups(const sl_run *runs, int n) {
         int n_rows = n_rows_of(runs + first, m), row = runs[first].row;
         sl_batch step = sl_pass_batch(&e->device, row, first, m, n_rows, SL_LINEAR_DECODE);
         step.n_out = n_rows;
-        const sl_step_key key = {.n = n_rows, .first = row, .plan = sl_session_plan(runs[first].session)->number};
         if (be->run_step && !e->observation.observer.fn)
-            be->run_step(be, key, arch->forward, &step);
+            be->run_step(be, key_of(sl_session_plan(runs[first].session), &step, row), arch->forward, &step);
         else
             arch->forward(&step); // an observed step is not recorded: the host looks at every layer
     }
+}
+
+// ---- tokens that the device samples ----
+
+// 1: the backend can sample in its memory with the parameters of this sampler.
+static int is_for_device(const sl_engine *e, const sl_sampler *sampler) {
+    const sl_backend *be = e->device.backend;
+    return be->sample_rows && be->can_sample(sl_sampler_params(sampler), e->model->config.n_vocab);
+}
+
+static int n_for_device(const sl_engine *e, sl_sampler *const *samplers, int n) {
+    int count = 0;
+    for (int i = 0; i < n; i++) count += is_for_device(e, samplers[i]);
+    return count;
+}
+
+// 1: the device can sample the tokens after all rows of a run together. Then they depend on the logits alone: no device offers
+// penalties, and the run has no grammar.
+static int samples_next(const sl_run *r) {
+    return r->sampler && is_for_device(r->session->engine, r->sampler) && !sl_sampler_allowed(r->sampler);
+}
+
+static const sl_sampling greedy = {.top_p = 1, .repeat_penalty = 1}; // of rows whose ids are not used
+
+// Queues the sampling of the tokens after the rows of a pass that is queued: sl_run.next. A token has the position behind its
+// row. Returns 0 when no run has such tokens.
+static int queue_next(const sl_run *runs, int n) {
+    sl_engine *e = runs[0].session->engine;
+    const sl_backend *be = e->device.backend;
+    sl_pass_buffers *p = &e->device.pass;
+    int n_rows = n_rows_of(runs, n), is_any = 0, row = 0;
+    const sl_sampling *params[n_rows];
+    const uint32_t *allowed[n_rows];
+    for (int i = 0; i < n; i++)
+        for (int j = 0, samples = samples_next(&runs[i]); j < runs[i].n; j++, row++) {
+            params[row] = samples ? sl_sampler_params(runs[i].sampler) : &greedy, allowed[row] = NULL;
+            p->rows[row].position++;
+            is_any |= samples;
+        }
+    if (!is_any) return 0;
+    sl_pass_upload(&e->device, n_rows, NULL);
+    be->sample_rows(be, p->logits, p->device_rows, params, allowed, n_rows, e->model->config.n_vocab, p->ids);
+    return 1;
+}
+
+// Sets sl_run.next. is_queued: of queue_next
+static int take_next(const sl_run *runs, int n, int is_queued, sl_error *err) {
+    const sl_backend *be = runs[0].session->engine->device.backend;
+    int n_rows = n_rows_of(runs, n), ids[n_rows];
+    int rc = is_queued ? be->sampled_ids(be, ids, n_rows, err) : 0;
+    for (int i = 0; !rc && i < n; i++)
+        for (int j = 0; runs[i].sampler && j < runs[i].n; j++)
+            runs[i].next[j] = is_queued && samples_next(&runs[i]) ? ids[runs[i].row + j] : -1;
+    return rc;
 }
 
 // ---- decode ----
@@ -168,10 +232,12 @@ static int decode(sl_run *runs, int n, sl_error *err) {
     sl_logits_before_step(&e->device, sessions, n, 0, n_rows_of(runs, n));
     set_rows(runs, n, 1);
     run_groups(runs, n);
+    int is_queued = queue_next(runs, n);
     rc = e->device.backend->finish(e->device.backend, err);
+    if (!rc) rc = take_next(runs, n, is_queued, err);
     if (rc) return rc;
-    if (e->device.attention->account) e->device.attention->account(e, sessions, n);
     for (int i = 0; i < n; i++) {
+        if (e->device.attention->account) e->device.attention->account(e, sessions[i], runs[i].n);
         append(sessions[i], runs[i].ids[0]);
         sl_logits_after_step(&e->device, &sessions[i], 1, runs[i].row);
     }
@@ -216,23 +282,28 @@ static int check_rows(const sl_session *s, const int32_t *ids, int n, sl_error *
     const sl_engine *e = s->engine;
     if (n < 1 || n > 1 + e->n_draft)
         return sl_fail(err, SL_ERR_ARG, "a pass of %d rows: expected 1 to %d (1 + n_draft)", n, 1 + e->n_draft);
-    if (s->kv.n_tokens % SL_PAGE + n > SL_PAGE)
-        return sl_fail(err, SL_ERR_ARG, "a pass of %d rows after %d tokens: expected rows of one page of %d", n, s->kv.n_tokens,
-                       SL_PAGE);
+    int most = sl_plan_most_rows(s);
+    if (n > most)
+        return sl_fail(err, SL_ERR_ARG,
+                       "a pass of %d rows after %d tokens: expected at most %d, which end with a page of %d rows or before "
+                       "the sequence has too many rows to attend exactly",
+                       n, s->kv.n_tokens, most, SL_PAGE);
     if (n > 1 && e->observation.observer.fn)
         return sl_fail(err, SL_ERR_ARG, "a pass of %d rows: an observer sees single steps only", n);
     int rc = sl_check_ids(e, ids, n, err);
     return rc || n == 1 ? rc : sl_draft_check_state(e, &sl_session_plan(s)->methods, err);
 }
 
-int sl_decode_rows(sl_session *s, const int32_t *ids, int n, sl_error *err) {
-    sl_run run = {.session = s, .ids = ids, .n = n};
-    int rc = check_rows(s, ids, n, err);
-    if (!rc) rc = sl_engine_claim(s->engine, err);
+int sl_decode_rows(sl_session *const *batch, int n_seqs, const int32_t *ids, int n, sl_error *err) {
+    int rc = claim(batch, n_seqs, err);
     if (rc) return rc;
-    rc = sl_decode_runs_claimed(&run, 1, err);
-    for (int i = 1; !rc && i < n; i++) sl_run_take(&run, i);
-    sl_engine_release(s->engine);
+    sl_run runs[n_seqs];
+    for (int i = 0; i < n_seqs; i++) runs[i] = (sl_run){.session = batch[i], .ids = ids, .n = n};
+    for (int i = 0; !rc && i < n_seqs; i++) rc = check_rows(batch[i], ids, n, err);
+    if (!rc) rc = sl_decode_runs_claimed(runs, n_seqs, err);
+    for (int i = 0; !rc && i < n_seqs; i++)
+        for (int j = 1; j < n; j++) sl_run_take(&runs[i], j);
+    sl_engine_release(batch[0]->engine);
     return rc;
 }
 
@@ -251,6 +322,62 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
     return rc;
 }
 
+// ---- the matrices of a step, for benches ----
+
+static void no_attention(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
+    (void)b, (void)layer, (void)first, (void)n, (void)q, (void)out;
+}
+
+static void run_head(const sl_batch *b) {
+    b->weights->config->arch->logits(b, 0, b->n_out, b->logits);
+}
+
+// The recordings have keys that no step has.
+static void run_part(const sl_batch *b, int is_head) {
+    const sl_backend *be = b->backend;
+    void (*forward)(const sl_batch *batch) = is_head ? run_head : b->weights->config->arch->forward;
+    if (be->run_step)
+        be->run_step(be, (sl_step_key){.n = b->n_rows, .first = -1 - is_head}, forward, b);
+    else
+        forward(b);
+}
+
+static int run_linear(sl_session *const *batch, int n, void (*mark)(void *ctx, void *stream), void *ctx, sl_error *err) {
+    sl_engine *e = batch[0]->engine;
+    const sl_backend *be = e->device.backend;
+    sl_run runs[n]; // n is at most n_sequences: check_batch
+    const int32_t id = 0;
+    for (int i = 0; i < n; i++) runs[i] = (sl_run){.session = batch[i], .ids = &id, .n = 1};
+    int rc = reserve_decode(runs, n, err);
+    if (rc) return rc;
+    sl_logits_before_step(&e->device, batch, 0, 0, n); // downloads the logits that the head overwrites
+    set_rows(runs, n, 1);
+    sl_batch head = sl_pass_batch(&e->device, 0, 0, n, n, SL_LINEAR_DECODE), layers;
+    head.n_out = n, head.attend = no_attention;
+    layers = head, layers.logits = NULL;
+    void *stream = be->stream ? be->stream(be) : NULL;
+    if (stream) run_part(&layers, 0), run_part(&head, 1);
+    mark(ctx, stream);
+    run_part(&layers, 0);
+    mark(ctx, stream);
+    run_part(&head, 1);
+    mark(ctx, stream);
+    return be->finish(be, err);
+}
+
+int sl_run_linear(sl_session *const *batch, int n, void (*mark)(void *ctx, void *stream), void *ctx, sl_error *err) {
+    int rc = claim(batch, n, err);
+    if (rc) return rc;
+    sl_engine *e = batch[0]->engine;
+    rc = begin(batch, n, err);
+    if (!rc) {
+        rc = run_linear(batch, n, mark, ctx, err);
+        sl_engine_end(e);
+    }
+    sl_engine_release(e);
+    return rc;
+}
+
 // ---- the next token ----
 
 static int check_sampling(sl_session *const *batch, int n, sl_sampler *const *samplers, sl_error *err) {
@@ -262,18 +389,6 @@ static int check_sampling(sl_session *const *batch, int n, sl_sampler *const *sa
                          sl_sampler_n_vocab(samplers[i]), n_vocab);
     }
     return rc;
-}
-
-// 1: the backend can sample in its memory with the parameters of this sampler.
-static int is_for_device(const sl_engine *e, const sl_sampler *sampler) {
-    const sl_backend *be = e->device.backend;
-    return be->sample_rows && be->can_sample(sl_sampler_params(sampler), e->model->config.n_vocab);
-}
-
-static int n_for_device(const sl_engine *e, sl_sampler *const *samplers, int n) {
-    int count = 0;
-    for (int i = 0; i < n; i++) count += is_for_device(e, samplers[i]);
-    return count;
 }
 
 // Samples the rows that are not for the device, to ids.
@@ -294,11 +409,11 @@ static void one_row_each(sl_session *const *batch, int n, sl_run *runs) {
     for (int i = 0; i < n; i++) runs[i] = (sl_run){.session = batch[i], .n = 1};
 }
 
-// Queues the sampling of the batch's next ids, to sl_pass_buffers.ids. Sets the rows of a step over them. Rows that are not for
-// the device are sampled by the host, to host_ids. So the others do not wait until the host has sampled them too.
-static int queue_sampling(sl_engine *e, sl_session *const *batch, sl_run *runs, int n, sl_sampler *const *samplers,
+// Queues the sampling of the batch's next ids, to sl_pass_buffers.ids. Row first + i of the logits has those of session i. Sets
+// the rows of a step over the ids. Rows that are not for the device are sampled by the host, to host_ids. So the others do not
+// wait until the host has sampled them too.
+static int queue_sampling(sl_engine *e, sl_session *const *batch, int first, sl_run *runs, int n, sl_sampler *const *samplers,
                           int32_t *host_ids, sl_error *err) {
-    static const sl_sampling greedy = {.top_p = 1, .repeat_penalty = 1};
     const sl_backend *be = e->device.backend;
     const sl_sampling *params[n]; // n is at most n_sequences: check_batch
     const uint32_t *allowed[n];
@@ -307,10 +422,10 @@ static int queue_sampling(sl_engine *e, sl_session *const *batch, sl_run *runs, 
         params[i] = is_device ? sl_sampler_params(samplers[i]) : &greedy;
         allowed[i] = is_device ? sl_sampler_allowed(samplers[i]) : NULL;
     }
-    sl_logits_to_rows(&e->device, batch, n);
+    int n_vocab = e->model->config.n_vocab;
     set_rows(runs, n, 0);
-    be->sample_rows(be, e->device.pass.logits, e->device.pass.device_rows, params, allowed, n, e->model->config.n_vocab,
-                    e->device.pass.ids);
+    be->sample_rows(be, e->device.pass.logits + (size_t)first * n_vocab, e->device.pass.device_rows, params, allowed, n,
+                    n_vocab, e->device.pass.ids);
     int rc = sample_on_host(batch, n, samplers, host_ids, err);
     for (int i = 0; !rc && i < n; i++)
         if (!is_for_device(e, samplers[i])) be->upload(be, e->device.pass.ids + i, &host_ids[i], sizeof *host_ids);
@@ -333,13 +448,23 @@ static int check_sampled(sl_session *const *batch, int n, const int32_t *ids, sl
     return 0;
 }
 
+// Makes n consecutive rows of the logits hold those of the batch. Returns the first row. Logits that are so already stay where
+// they are: the rows before them may hold logits after drafts.
+static int logits_in_rows(sl_session *const *batch, int n) {
+    int first = batch[0]->logits_row, i = 0;
+    while (i < n && first >= 0 && batch[i]->logits_row == first + i) i++;
+    if (i == n) return first;
+    sl_logits_to_rows(&batch[0]->engine->device, batch, n);
+    return 0;
+}
+
 static int sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
     if (!n_for_device(e, samplers, n)) return sample_on_host(batch, n, samplers, ids, err);
     int32_t host_ids[n];
     sl_run runs[n];
     one_row_each(batch, n, runs);
-    int rc = queue_sampling(e, batch, runs, n, samplers, host_ids, err);
+    int rc = queue_sampling(e, batch, logits_in_rows(batch, n), runs, n, samplers, host_ids, err);
     if (!rc) rc = sampled_ids(e, n, samplers, host_ids, ids, err);
     return rc ? rc : check_sampled(batch, n, ids, err);
 }
@@ -372,7 +497,9 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
     sl_run runs[n];
     one_row_each(batch, n, runs);
     int rc = reserve_decode(runs, n, err);
-    if (!rc) rc = queue_sampling(e, batch, runs, n, samplers, host_ids, err);
+    if (rc) return rc;
+    sl_logits_to_rows(&e->device, batch, n);
+    rc = queue_sampling(e, batch, 0, runs, n, samplers, host_ids, err);
     if (rc) return rc;
     be->copy(be, e->device.pass.last_logits, size, e->device.pass.logits, size, size, 1);
     run_groups(runs, n);
@@ -389,7 +516,7 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
             sl_logits_restore(s, i);
             continue;
         }
-        if (e->device.attention->account) e->device.attention->account(e, &s, 1);
+        if (e->device.attention->account) e->device.attention->account(e, s, 1);
         append(s, ids[i]);
     }
     return 0;

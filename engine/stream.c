@@ -27,6 +27,12 @@ struct sl_stream {
     sl_ids ids; // sampled tokens, an end token included
     sl_logprobs logprobs;
     sl_attn_stats work; // of its decode steps
+    // The token behind its last one, if the last pass has sampled it too: until the session gets other logits
+    struct {
+        int32_t id; // -1: none
+        int n_tokens;
+        uint32_t n_logits; // of the session
+    } next;
     sl_detok_stream detok;
     sl_text piece;  // text of the last token
     sl_text shown;  // text that the last step completed
@@ -232,6 +238,7 @@ int sl_stream_begin(sl_stream *s, int at_start, sl_error *err) {
     s->out = (sl_generated){.n_prompt = session->kv.n_tokens};
     s->detok = sl_detok_begin(model_of(s)->tokenizer, 0, at_start);
     s->ids.n = s->piece.n = s->shown.n = 0;
+    s->next.id = -1;
     sl_logprobs_begin(&s->logprobs, s->n_logprobs, model_of(s)->config.n_vocab);
     if (s->stopper) sl_stopper_reset(s->stopper);
     sl_session_use_plan(session, s->plan);
@@ -385,6 +392,27 @@ static int sample_and_step(const step_batch *b, sl_error *err) {
     return rc;
 }
 
+static int is_sampled(const sl_stream *s) { // s->next is the next token
+    const sl_session *session = s->session;
+    return s->next.id >= 0 && session->has_logits && s->next.n_logits == session->n_logits &&
+           s->next.n_tokens == session->kv.n_tokens && !sl_sampler_allowed(s->sampler);
+}
+
+// Samples a token for each stream for which the last pass has not.
+static int sample_missing(const step_batch *b, sl_error *err) {
+    sl_session *sessions[b->n];
+    sl_sampler *samplers[b->n];
+    int32_t ids[b->n];
+    int at[b->n], n = 0;
+    for (int i = 0; i < b->n; i++) {
+        b->ids[i] = b->streams[i]->next.id;
+        if (!is_sampled(b->streams[i])) sessions[n] = b->sessions[i], samplers[n] = b->samplers[i], at[n++] = i;
+    }
+    int rc = n ? sl_sample_claimed(sessions, n, samplers, ids, err) : 0;
+    for (int i = 0; !rc && i < n; i++) b->ids[at[i]] = ids[i];
+    return rc;
+}
+
 // The drafts that the stream can use: its step appends at most the token before the last.
 static int most_drafts(const sl_stream *s) {
     const sl_session *session = s->session;
@@ -399,7 +427,7 @@ static int sample_and_verify(const step_batch *b, sl_draft_job *jobs, sl_error *
     sl_run runs[b->n_step];
     int n = 0, rc = sl_cancel_poll(&b->sessions[0]->engine->cancel, err);
     for (int i = 0; !rc && i < b->n; i++) rc = keep_logprobs(b->streams[i], err);
-    if (!rc) rc = sl_sample_claimed(b->sessions, b->n, b->samplers, b->ids, err);
+    if (!rc) rc = sample_missing(b, err);
     for (int i = 0; !rc && i < b->n_step; i++) {
         if (sl_model_is_eos(model_of(b->streams[i]), b->ids[i])) continue;
         jobs[n++] = (sl_draft_job){.drafter = b->streams[i]->drafter,
@@ -410,7 +438,9 @@ static int sample_and_verify(const step_batch *b, sl_draft_job *jobs, sl_error *
     }
     if (rc || !n) return rc;
     rc = sl_drafts_make(jobs, n, err);
-    for (int i = 0; i < n; i++) runs[i] = (sl_run){.session = jobs[i].session, .ids = jobs[i].ids, .n = jobs[i].n};
+    for (int i = 0; i < n; i++)
+        runs[i] = (sl_run){
+            .session = jobs[i].session, .ids = jobs[i].ids, .n = jobs[i].n, .sampler = jobs[i].sampler, .next = jobs[i].next};
     double start = sl_now_ms();
     if (!rc) rc = sl_decode_runs_claimed(runs, n, err);
     if (!rc) sl_drafts_passed(jobs, n, sl_now_ms() - start);
@@ -423,9 +453,10 @@ static int take_drafts(sl_stream *s, const sl_draft_job *job, sl_error *err) {
     const sl_run run = {.session = s->session, .ids = job->ids, .n = job->n, .row = job->row};
     int rc = 0, n_compared = 0, n_accepted = 0;
     while (!rc && s->is_running && n_accepted + 1 < job->n) {
-        int32_t id;
+        // A grammar that begins here limits the token, which the pass did not know.
+        int32_t id = sl_sampler_allowed(s->sampler) ? -1 : job->next[n_accepted];
         // After an error the stream keeps what it has. Its next step reports the error, before any stream changes.
-        if (keep_logprobs(s, NULL) || sl_sample_claimed(&s->session, 1, &s->sampler, &id, NULL)) break;
+        if (keep_logprobs(s, NULL) || (id < 0 && sl_sample_claimed(&s->session, 1, &s->sampler, &id, NULL))) break;
         n_compared++;
         if (id != job->ids[n_accepted + 1]) break;
         n_accepted++;
@@ -433,6 +464,7 @@ static int take_drafts(sl_stream *s, const sl_draft_job *job, sl_error *err) {
         rc = take_token(s, id, 0, SL_STOP_LENGTH, err);
     }
     sl_draft_settle(job, n_compared, n_accepted);
+    s->next.id = job->next[n_accepted], s->next.n_tokens = s->session->kv.n_tokens, s->next.n_logits = s->session->n_logits;
     return rc;
 }
 

@@ -246,24 +246,40 @@ static int joined(const sl_model_weights *w, int i, sl_weight **group) {
     return n;
 }
 
+// Bytes of tensor i and of the tensors that are joined to it, in the backend's memory. Writes the number of tensors.
+static size_t placed_bytes(const sl_model_weights *w, const sl_backend *be, int i, int *n) {
+    sl_weight *group[MOST_JOINED], copies[MOST_JOINED];
+    *n = joined(w, i, group);
+    for (int j = 0; j < *n; j++) {
+        const sl_recipe *r = &w->tensors[i + j].recipe;
+        copies[j] = *group[j];
+        group[j] = &copies[j];
+        // Zero points and orders decide how a backend stores a weight. Before it is made, assume that it gets them.
+        if (!copies[j].data && r->zero) copies[j].zero = r->zero->data;
+        if (!copies[j].data && r->index) copies[j].order = r->index->data;
+    }
+    return be->placed_bytes(be, group, *n);
+}
+
 size_t sl_model_weights_placed_bytes(const sl_model_weights *w, const sl_backend *be) {
     size_t total = 0;
-    for (int i = 0, n; i < w->n_tensors; i += n) {
-        sl_weight *group[MOST_JOINED], copies[MOST_JOINED];
-        n = 1;
-        if (w->tensors[i].same_as) continue;
-        n = joined(w, i, group);
-        for (int j = 0; j < n; j++) {
-            const sl_recipe *r = &w->tensors[i + j].recipe;
-            copies[j] = *group[j];
-            group[j] = &copies[j];
-            // Zero points and orders decide how a backend stores a weight. Before it is made, assume that it gets them.
-            if (!copies[j].data && r->zero) copies[j].zero = r->zero->data;
-            if (!copies[j].data && r->index) copies[j].order = r->index->data;
-        }
-        total += be->placed_bytes(be, group, n);
-    }
+    for (int i = 0, n = 1; i < w->n_tensors; i += n)
+        if (w->tensors[i].same_as)
+            n = 1;
+        else
+            total += placed_bytes(w, be, i, &n);
     return total;
+}
+
+void sl_model_weights_matrix_bytes(const sl_model_weights *w, const sl_backend *be, size_t *layers, size_t *head) {
+    *layers = *head = 0;
+    for (int i = 0, n = 1; i < w->n_tensors; i += n) {
+        const sl_model_tensor *t = &w->tensors[i];
+        size_t *to = t->same_as || (t->flags & SL_TENSOR_HEAD) ? head : layers;
+        n = 1;
+        if (t->weight->n_rows == 1 || (t->flags & SL_TENSOR_LOOKUP)) continue; // a vector, or the embedding table
+        *to += be->placed_bytes ? placed_bytes(w, be, i, &n) : sl_recipe_read_bytes(&t->recipe, t->weight);
+    }
 }
 
 // Writes a line about the quantised weights that the backend has made bf16: each kind with its number.

@@ -79,9 +79,12 @@ int sl_model_weights_place(const sl_model_weights *w, const sl_backend *backend,
                            const sl_cancel *cancel, const sl_log *log, sl_model_weights *placed, sl_error *err);
 size_t sl_model_weights_placed_bytes(const sl_model_weights *w, const sl_backend *backend); // that the placing allocates
 void sl_model_weights_free(sl_model_weights *w);
-int sl_model_weights_have_data(const sl_model_weights *w);        // 0: weights that are not made yet
-size_t sl_model_weights_bytes(const sl_model_weights *w);         // bytes of all weights, in the formats that operations read
-size_t sl_model_weights_decode_bytes(const sl_model_weights *w);  // bytes that a decode step reads
+int sl_model_weights_have_data(const sl_model_weights *w);       // 0: weights that are not made yet
+size_t sl_model_weights_bytes(const sl_model_weights *w);        // bytes of all weights, in the formats that operations read
+size_t sl_model_weights_decode_bytes(const sl_model_weights *w); // bytes that a decode step reads
+// Bytes of the matrices that a decode step reads, with their scales, as the backend stores them: of all layers, and of the
+// output head.
+void sl_model_weights_matrix_bytes(const sl_model_weights *w, const sl_backend *backend, size_t *layers, size_t *head);
 size_t sl_model_weights_bytes_to_make(const sl_model_weights *w); // bytes of the recipes; 0: they are made
 
 #endif

@@ -60,7 +60,7 @@ def main():
         with open(passage, "w") as f:
             f.write(prompt)
         clock = Clock(len(run([a.sleigh, "tokenize", "-m", a.model, "-f", passage]).split(",")), 0)
-        timed = [json.loads(line) for line in run([a.sleigh, "generate", "--jsonl", lines, "--no-perf", *flags]).splitlines()]
+        timed = [json.loads(line) for line in run([a.sleigh, "generate", "--jsonl", lines, "--exact-below", "off", "--no-perf", *flags]).splitlines()]
         compared = json.loads(run([a.sleigh, "compare", "-f", passage, "--attn", ",".join(METHODS[1:]), "--no-heads", "-o", "json", *flags]))
         clock.stop()
     of = {"dense": compared["prompts"][0]["dense"], **{m["attn"]: m for m in compared["prompts"][0]["methods"]}}

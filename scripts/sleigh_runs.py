@@ -10,8 +10,8 @@ os.environ.setdefault("SLEIGH_DEVICE", "cpu")
 
 
 def run_jsonl(sleigh, model, path, attn, n_predict=24, threads=0, extra=()):
-    """Runs `sleigh generate --jsonl` greedily, and yields one result object for each line as it is printed."""
-    cmd = [sleigh, "generate", "-m", model, "--jsonl", path, f"--attn={attn}", "--temp", "0", "-n", str(n_predict),
+    """Runs `sleigh generate --jsonl` greedily, and yields one result object for each line as it is printed. Every step draws."""
+    cmd = [sleigh, "generate", "-m", model, "--jsonl", path, f"--attn={attn}", "--exact-below", "off", "--temp", "0", "-n", str(n_predict),
            "--stop", "\n", "--no-perf", *extra]
     if threads:
         cmd += ["-t", str(threads)]

@@ -191,6 +191,15 @@ static void real_page(void) {
     check_page("scripts/measure/real_report.py", "real-model.md");
 }
 
+static void short_questions_page(void) {
+    check_page("scripts/measure/short_questions.py report", "short-questions.md");
+}
+
+// Every figure of ours that the page shows is a cell of another page of results/.
+static void papers_page(void) {
+    check_page("scripts/measure/papers.py", "papers.md");
+}
+
 static void sparse_prefill_page(void) {
     check_page("scripts/measure/sparse_prefill_report.py", "sparse-prefill.md");
 }
@@ -489,6 +498,8 @@ static const test_case cases[] = {
     {"prose-report", NEEDS_NOTHING, prose_report},
     {"prose-page", NEEDS_NOTHING, prose_page},
     {"real-page", NEEDS_NOTHING, real_page},
+    {"papers-page", NEEDS_NOTHING, papers_page},
+    {"short-questions-page", NEEDS_NOTHING, short_questions_page},
     {"sparse-prefill", NEEDS_NOTHING, sparse_prefill},
     {"sparse-prefill-page", NEEDS_NOTHING, sparse_prefill_page},
     {"saap-results", NEEDS_NOTHING, saap_results},

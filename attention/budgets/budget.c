@@ -13,6 +13,10 @@
 
 enum { MAX_HEADS = 1024 };
 
+int sl_tile_of(const sl_attn_spec *spec) {
+    return sl_attn_has(spec, "tile") ? SL_LEAST_TILE << (int)sl_attn_get(spec, "tile") : SL_TILE;
+}
+
 int sl_budget_is_by_variance(const sl_attn_spec *spec) {
     if (sl_attn_states_error(spec)) return 0; // the stated error sets the draws of each head
     return sl_attn_has(spec, "budget") && sl_attn_chooses(spec, "budget", "variance");

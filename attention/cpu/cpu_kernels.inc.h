@@ -128,13 +128,21 @@ static void score(const float *q, int group, sl_kv_run k, int n_rows, int head_d
 
 SIMD_INLINE
     void score_rows_format(sl_format f, const float *q, const sl_kv_row *k, int n, int head_dim, float scale, float *out) {
-    enum { AHEAD = 4 }; // rows to prefetch: the rows lie far apart
-    for (int i = 0; i < n; i++) {
-        vf sum = v_set(0);
-        float factor = factor_of(f, k[i].scale);
-        if (i + AHEAD < n) prefetch_row(k[i + AHEAD].data, f, head_dim);
-        for (int d = 0; d < head_dim; d += VW) sum = v_fma(v_load(q + d), load_row(k[i].data, f, d, factor), sum);
-        out[i] = v_sum(sum) * scale;
+    enum { AHEAD = 2 * VW }; // rows to prefetch: the rows lie far apart
+    for (int j = 0; j < n; j += VW) {
+        vf acc[VW];
+        for (int r = 0; r < VW; r++) {
+            const sl_kv_row *row = &k[j + r < n ? j + r : n - 1];
+            float factor = factor_of(f, row->scale);
+            acc[r] = v_set(0);
+            if (j + r + AHEAD < n) prefetch_row(k[j + r + AHEAD].data, f, head_dim);
+            for (int d = 0; d < head_dim; d += VW) acc[r] = v_fma(v_load(q + d), load_row(row->data, f, d, factor), acc[r]);
+        }
+        vf scores = sum_each(acc) * scale;
+        if (j + VW <= n)
+            v_store(out + j, scores);
+        else
+            memcpy(out + j, &scores, (size_t)(n - j) * sizeof *out);
     }
 }
 
@@ -584,18 +592,27 @@ static void online_softmax(const float *s, int stride, int group, sl_kv_run v, i
 #undef CALL
 }
 
-SIMD_INLINE void gather_format(sl_format f, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out) {
-    enum { AHEAD = 4 }; // rows to prefetch: drawn rows lie far apart
-    for (int d = 0; d < head_dim; d += VW) v_store(out + d, v_set(0));
+// out[d .. d + n_vec * VW) = sum_i coef[i] v[i][d..], the rows in order.
+SIMD_INLINE
+    void gather_tile(sl_format f, const sl_kv_row *v, const float *coef, int n, int head_dim, int d, int n_vec, float *out) {
+    enum { AHEAD = 8 }; // rows to prefetch: drawn rows lie far apart
+    vf acc[4];
+    for (int c = 0; c < n_vec; c++) acc[c] = v_set(0);
     for (int i = 0; i < n; i++) {
         float factor = factor_of(f, v[i].scale);
-        if (i + AHEAD < n) prefetch_row(v[i + AHEAD].data, f, head_dim);
-        for (int d = 0; d < head_dim; d += VW)
-            v_store(out + d, v_fma(v_set(coef[i]), load_row(v[i].data, f, d, factor), v_load(out + d)));
+        if (d == 0 && i + AHEAD < n) prefetch_row(v[i + AHEAD].data, f, head_dim);
+        for (int c = 0; c < n_vec; c++) acc[c] = v_fma(v_set(coef[i]), load_row(v[i].data, f, d + c * VW, factor), acc[c]);
     }
+    for (int c = 0; c < n_vec; c++) v_store(out + d + c * VW, acc[c]);
 }
 
-static void gather(sl_format format, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out) {
+SIMD_INLINE void gather_format(sl_format f, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out) {
+    int d = 0;
+    for (; d + 4 * VW <= head_dim; d += 4 * VW) gather_tile(f, v, coef, n, head_dim, d, 4, out);
+    for (; d < head_dim; d += VW) gather_tile(f, v, coef, n, head_dim, d, 1, out);
+}
+
+static void gather(sl_format format, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out){
 #define CALL(f) gather_format(f, v, coef, n, head_dim, out)
     BY_FORMAT(format, CALL)
 #undef CALL
@@ -616,15 +633,15 @@ SIMD_INLINE void widen_transposed_format(sl_format f, sl_kv_run src, int n_rows,
     for (int d = 0; d < head_dim; d++) memset(dst + (size_t)d * SL_TILE + j, 0, (size_t)(SL_TILE - j) * sizeof *dst);
 }
 
-static void widen_transposed(sl_kv_run src, int n_rows, int head_dim, float *dst) {
+static void widen_transposed(sl_kv_run src, int n_rows, int head_dim, float *dst){
 #define CALL(f) widen_transposed_format(f, src, n_rows, head_dim, dst)
     BY_FORMAT(src.format, CALL)
 #undef CALL
 }
 
 // 8 rows by n_vec vectors of c, summed over k in order.
-CHECKED_BY_ROWS SIMD_INLINE void gemm_tile(const float *a, int lda, const float *b, int ldb, int n_vec, int k, int accumulate,
-                                           float *c, int ldc) {
+CHECKED_BY_ROWS SIMD_INLINE
+    void gemm_tile(const float *a, int lda, const float *b, int ldb, int n_vec, int k, int accumulate, float *c, int ldc) {
     vf acc[SL_GEMM_ROWS][2];
     for (int r = 0; r < SL_GEMM_ROWS; r++)
         for (int v = 0; v < n_vec; v++) acc[r][v] = accumulate ? v_load(c + (size_t)r * ldc + v * VW) : v_set(0);

@@ -33,6 +33,12 @@ static __host__ __device__ __forceinline__ int ceil_div(int a, int b) {
     return (a + b - 1) / b;
 }
 
+// Whether the tile of rows [from, from + n) holds a row that the kernel before attention writes (SL_CUDA_RUN_MOST). n_kv: rows
+// of the sequence.
+static __device__ __forceinline__ bool has_new_rows(int from, int n, int n_kv) {
+    return from + n + SL_CUDA_RUN_MOST > n_kv;
+}
+
 // ---- lookup of work items ----
 
 // A view of 32 consecutive sequences, one for each lane. The view only moves forward.
@@ -42,6 +48,11 @@ struct seq_lookup {
     int n_kv, end;  // of the lane's sequence; end: the item after its last one
     const int32_t *pages;
 };
+
+// Work items of one KV head of the lane's sequence. A kernel where neighbours share items overloads this function.
+template <typename Items> static __device__ __forceinline__ int items_of_lane(const Items &items, const seq_lookup &lookup) {
+    return items.count(lookup.n_kv);
+}
 
 template <typename Items>
 static __device__ void lookup_load(seq_lookup *lookup, const sl_row *rows, int n_seqs, int n_kv_heads, Items items,
@@ -53,7 +64,7 @@ static __device__ void lookup_load(seq_lookup *lookup, const sl_row *rows, int n
         lookup->n_kv = row.x + 1;
         lookup->pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
     }
-    lookup->end = first_item + sl_scan_lanes(items.count(lookup->n_kv) * n_kv_heads, lane);
+    lookup->end = first_item + sl_scan_lanes(items_of_lane(items, *lookup) * n_kv_heads, lane);
 }
 
 struct item_place {

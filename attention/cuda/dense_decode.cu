@@ -6,6 +6,11 @@
 // only the first `sink` and the last `window` rows: the kernel skips all tiles between them. Refuses (SL_CHECK): a head_dim
 // other than 64, 80, 96, 128; groups of more than 8 heads.
 //
+// A step with drafts has several rows of one sequence, which are neighbours (a run, SL_CUDA_RUN_MOST). An instance of the
+// kernel with RUN_SETS sets of consumer warps reads K and V once for the rows of a run. Each set has 8 columns of the mma:
+// query heads of the run's rows. Every row keeps its own order of reduction, so its bits are those of the instance with one
+// set.
+//
 // The file is compiled again for a cache of fp8 or int8 (stored_rows.cuh). There a tile has twice the rows, and twice the
 // consumer warps, because they convert the numbers too. The file is long because it is one kernel, whose roles share the layout
 // of a tile.
@@ -53,16 +58,13 @@ enum {
     STAGES_MAX = 12,
     CONSUMER_WARPS = TILE / 16,
     PARTS = 4, // results of an item that the finishers add: consumer warp i adds the result of warp i + PARTS to its own
-    FINISHER_WARPS = IS_BYTES ? 2 : 4,
-    THREADS = 32 * (CONSUMER_WARPS + FINISHER_WARPS + 1),
-    // The compiler plans registers for this many threads, so a thread gets 96. Then the registers of a thread block of
-    // linear.cu fit beside the registers of this one.
-    BOUND = IS_BYTES ? 608 : THREADS,
-    FLIGHT_BYTES = 64 << 10, // bytes in flight; half of it costs 7%, three times as much costs 3% (8 x 32k)
+    RUN_SETS = IS_BYTES ? 2 : 3, // sets of consumer warps for runs
+    FLIGHT_BYTES = 64 << 10,     // bytes in flight; half of it costs 7%, three times as much costs 3% (8 x 32k)
     // Stages in addition to those in flight. There is only one, so that a thread block of linear.cu also fits on the
     // multiprocessor, up to groups of 5 (DIM 128; IS_BYTES: 6). Such a thread block takes a little over half of the shared
     // memory.
     SPARE = 1,
+    RUN_SPARE = 2,      // with runs: consumers hold a stage longer, and no thread block of linear.cu fits in any case
     ITEMS_WANTED = 128, // chunks of a long sequence, over all its KV heads
     CHUNKS_MAX = 64,    // of a seq_head
     CHUNK_ROWS_MAX = 4096,
@@ -104,6 +106,28 @@ struct chunk_rule {
     }
 };
 
+// The work items of runs (SL_CUDA_RUN_MOST). Neighbours with equal chunks share them, up to `most` rows.
+struct run_rule {
+    int n_kv_heads, most;
+    // How many rows share the items of the lane's row, this one included; 0: they are those of a row before it.
+    __device__ int rows(const seq_lookup &lookup) const {
+        int lane = threadIdx.x % 32, chunk = chunk_rows_of(lookup.n_kv, n_kv_heads);
+        uint32_t up_to = (2u << lane) - 1; // the lane, and the lanes before it
+        uint64_t pages_before = __shfl_up_sync(~0u, (unsigned long long)lookup.pages, 1);
+        int n_kv_before = __shfl_up_sync(~0u, lookup.n_kv, 1), chunk_before = __shfl_up_sync(~0u, chunk, 1);
+        bool goes_on = lane > 0 && pages_before == (uint64_t)lookup.pages && n_kv_before > 0 && n_kv_before + 1 == lookup.n_kv;
+        int first = 31 - __clz(__ballot_sync(~0u, !goes_on) & up_to); // lane of the run's first row
+        bool leads = !goes_on || (lane - first) % most == 0 || chunk != chunk_before;
+        uint32_t after = __ballot_sync(~0u, leads) & ~up_to;
+        return leads ? (after ? __ffs(after) - 1 : 32) - lane : 0;
+    }
+};
+
+__device__ __forceinline__ int items_of_lane(const run_rule &rule, const seq_lookup &lookup) {
+    int n_rows = rule.rows(lookup);
+    return n_rows && lookup.n_kv ? ceil_div(lookup.n_kv + n_rows - 1, chunk_rows_of(lookup.n_kv, rule.n_kv_heads)) : 0;
+}
+
 struct decode_params {
     const sl_row *rows; // [n_seqs]
     row_subset subset;
@@ -111,8 +135,8 @@ struct decode_params {
     const bf16 *k, *v; // [n_pages][n_kv_heads] blocks of 256 rows
     bf16 *out;         // [n_seqs][n_kv_heads][group][head_dim]
     int n_seqs, n_kv_heads, group;
+    int run_most;           // with runs: rows that share work items, at most
     int n_stages, n_flight; // stages of the ring; stages that may be in flight
-    int n_normal;           // the first tiles of a thread block, copied with the normal L2 policy (producer)
     float scale;            // log2(e) / sqrt(head_dim)
     int max_chunks;         // of any sequence: the stride below
     int *next_item;         // counter: tickets, for all items but the first one of each thread block
@@ -130,18 +154,51 @@ struct alignas(16) tile_info {
     int chunk, n_chunks;     // of the sequence
 };
 
-// The beginning of shared memory.
-struct block_shared {
+// With runs, a tile_info is of the run's first row, n_rows goes to the end of its sequence, and can be negative, and these
+// numbers lie in skip_from and skip_end.
+struct run_info {
+    int n_left; // rows from the tile's first row to the end of the chunk
+    int n_rows; // of the run
+    int spare;  // rows with a higher number in the run have a chunk more, in which the rows up to this one have no rows
+    __device__ run_info(const tile_info &t) : n_left(t.skip_from), n_rows(t.skip_end & 255), spare(t.skip_end >> 8) {}
+    // Valid rows of row i of the run, from the tile's first row to the item's end.
+    __device__ int valid(const tile_info &t, int i) const { return min(n_left, t.n_rows + i); }
+    __device__ int n_chunks(const tile_info &t, int i) const { return t.n_chunks + (i > spare); }
+};
+
+// With runs, at the end: the last item of the thread block, and a bit for each of its rows that is not merged yet.
+template <int SETS> struct unmerged {
+    tile_info last;
+    uint32_t last_rows;
+};
+template <> struct unmerged<1> {};
+
+// The beginning of shared memory. SETS: sets of consumer warps; 1: without runs.
+template <int SETS> struct block_shared : unmerged<SETS> {
     uint64_t full[STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
     // The consumers' results of an item, for the finishers: m and l. The sums o are in `merge`, which follows this struct.
     uint64_t item_full, item_empty;
     uint64_t half_full; // the results of the consumer warps from PARTS on
     tile_info item;     // the last tile of the item
-    float2 ml[PARTS][GROUP_MAX];
-    int is_last;
+    float2 ml[PARTS][SETS * GROUP_MAX];
+    int is_last[SETS > 1 ? SL_CUDA_RUN_MOST : 1]; // of each row of the run
 };
-enum { SHARED_BYTES = (sizeof(block_shared) + 127) / 128 * 128 };
+
+template <int SETS> struct block_size {
+    enum {
+        SHARED = (sizeof(block_shared<SETS>) + 127) / 128 * 128,
+        // With three sets, 16 warps: a thread gets 128 registers, with 17 warps only 96.
+        FINISHER_WARPS = IS_BYTES   ? 2
+                         : SETS > 1 ? 3
+                                    : 4,
+        FINISHERS = 32 * FINISHER_WARPS,
+        THREADS = 32 * (CONSUMER_WARPS * SETS + FINISHER_WARPS + 1),
+        // The compiler plans registers for this many threads, so a thread gets 96. Then the registers of a thread block of
+        // linear.cu fit beside the registers of this one.
+        BOUND = IS_BYTES && SETS == 1 ? 608 : THREADS,
+    };
+};
 
 template <int DIM> struct layout {
     enum {
@@ -155,13 +212,14 @@ template <int DIM> struct layout {
         Q_AT = SCALES_AT + 2 * SCALES,
         COPIED = 2 * (TILE * ROW + SCALES), // bytes of all copies without q
     };
-    static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * Q_ROW, 128) * 128; }
-    static __host__ __device__ int merge(int group) { return PARTS * group * DIM * (int)sizeof(float); }
+    // n_columns: query heads of the rows that share an item
+    static __host__ __device__ int stage(int n_columns) { return ceil_div(Q_AT + n_columns * Q_ROW, 128) * 128; }
+    static __host__ __device__ int merge(int n_columns) { return PARTS * n_columns * DIM * (int)sizeof(float); }
 };
 
 // ---- producer ----
 
-typedef stage_ring<block_shared *> ring;
+template <int SETS> using ring = stage_ring<block_shared<SETS> *>;
 
 // Where the rows of a tile and their scales begin in K and V.
 template <int DIM> struct tile_source {
@@ -185,29 +243,35 @@ template <int DIM> struct tile_source {
     }
 };
 
-// The copy of q into a stage, which comes with the first tile of an item.
+// The copies of q into a stage, one for each row of a run, which come with the first tile of an item.
 struct q_copy {
     const bf16 *from;
-    uint32_t to; // shared memory
-    int bytes;   // 0: there is no copy
+    uint32_t to;  // shared memory
+    int bytes;    // 0: there is no copy
+    int n;        // copies
+    size_t apart; // elements in `from`
     uint64_t *full;
+
+    // Calls copy(to, from, bytes) for every copy.
+    template <typename Copy> __device__ __forceinline__ void each(Copy copy) const {
+        for (int i = 0; i < n; i++) copy(to + i * bytes, from + i * apart, bytes);
+    }
 };
 
 // The producer's state. `landed` is n_flight tiles behind `fill`, to limit the bytes in flight. If more bytes are in flight
 // than the memory latency needs, every access waits longer: most of all, accesses to partial results and counters.
-struct producer {
-    ring fill, landed;
+template <int SETS> struct producer {
+    ring<SETS> fill, landed;
     int n_issued; // tiles that were issued
     int ticket;   // lane 0: of the item after the next one; -1: none was taken
     // Before the previous kernel has ended, the producer may read K and V of earlier tokens, lengths and page tables
     // (attention_cuda.h). It may not read q, the newest rows or the counters. `q` is the copy that waits until it may start.
     int has_waited;
     q_copy q;
-    // Lines that leave the L2 cache first replace only each other, so partial results, counters and page tables stay. But the
-    // changed lines of earlier kernels would stay too. The cache would write them back one by one between the reads, which
-    // costs 5% (8 x 32k). So the first n_normal tiles use the normal policy and evict these lines together. Over all thread
-    // blocks, these tiles have twice the size of the cache.
-    uint64_t normal, leaves_first;
+    // K and V leave the L2 cache first, so partial results, counters and page tables stay. Kernels of santa first evict the
+    // changed lines of earlier kernels with the normal policy (normal_tiles). After the weights of a linear layer there are few
+    // of them, and the same costs 4% here (6 x 4k, 1 x 30k).
+    uint64_t policy;
 };
 
 // The warp arrives at `full`, after lane 0 has written the tile_info. Before sm_90, the phase also waits for the lanes' copies.
@@ -220,31 +284,37 @@ __device__ void end_stage(uint64_t *full) {
 
 // Takes the ticket of a later item. The warp uses the ticket only after it has issued the copies of an item, so it does not
 // wait for the atomic.
-__device__ void take_ticket(const decode_params &p, producer *to) {
+template <int SETS> __device__ void take_ticket(const decode_params &p, producer<SETS> *to) {
     if (threadIdx.x % 32 == 0) to->ticket = sl_take_number(p.next_item);
 }
 
 // Waits once for the previous kernel. Then issues the copy of q and takes the ticket, which had to wait.
-__device__ void wait_previous(const decode_params &p, producer *to) {
+template <int SETS> __device__ void wait_previous(const decode_params &p, producer<SETS> *to) {
     if (to->has_waited) return;
     sl_wait_previous();
     to->has_waited = 1;
 #if __CUDA_ARCH__ >= 900
-    if (to->q.bytes && elect_lane()) copy_bulk(to->q.to, to->q.from, to->q.bytes, to->q.full, to->normal);
+    if (to->q.bytes && elect_lane())
+        to->q.each([&](uint32_t at, const bf16 *x, int bytes) { copy_bulk(at, x, bytes, to->q.full, to->policy); });
 #endif
     take_ticket(p, to);
 }
 
 // One lane issues all copies of a tile. The bulk copy engine takes its operands from registers of the warp, so copies that
 // several lanes issue run one after the other, each after a loop that finds the next lane.
-template <int DIM>
-__device__ void produce_tile(const decode_params &p, producer *to, const tile_info &info, const tile_source<DIM> &from) {
-    ring *r = &to->fill;
+template <int DIM, int SETS>
+__device__ void produce_tile(const decode_params &p, producer<SETS> *to, const tile_info &info, const tile_source<DIM> &from) {
+    ring<SETS> *r = &to->fill;
     uint64_t *full = &r->head->full[r->stage];
     uint32_t stage = shared_address(r->data());
     q_copy q = {};
     if (info.is_first)
-        q = {p.q + (size_t)info.seq_head * p.group * DIM, stage + layout<DIM>::Q_AT, p.group * layout<DIM>::Q_ROW, full};
+        q = {p.q + (size_t)info.seq_head * p.group * DIM,
+             stage + layout<DIM>::Q_AT,
+             p.group * layout<DIM>::Q_ROW,
+             SETS > 1 ? run_info(info).n_rows : 1,
+             (size_t)p.n_kv_heads * p.group * DIM,
+             full};
     if (to->n_issued >= p.n_flight) {
         wait_previous(p, to);
         barrier_wait(&to->landed.head->full[to->landed.stage], to->landed.parity);
@@ -252,18 +322,17 @@ __device__ void produce_tile(const decode_params &p, producer *to, const tile_in
     }
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
 #if __CUDA_ARCH__ >= 900
-    uint64_t policy = to->n_issued < p.n_normal ? to->normal : to->leaves_first;
     if (elect_lane()) {
         r->head->info[r->stage] = info;
-        barrier_expect(full, layout<DIM>::COPIED + q.bytes);
-        from.each_copy(stage, [&](uint32_t at, const void *x, int bytes) { copy_bulk(at, x, bytes, full, policy); });
-        if (q.bytes && to->has_waited) copy_bulk(q.to, q.from, q.bytes, full, policy);
+        barrier_expect(full, layout<DIM>::COPIED + q.n * q.bytes);
+        from.each_copy(stage, [&](uint32_t at, const void *x, int bytes) { copy_bulk(at, x, bytes, full, to->policy); });
+        if (to->has_waited) q.each([&](uint32_t at, const bf16 *x, int bytes) { copy_bulk(at, x, bytes, full, to->policy); });
     }
     __syncwarp();
 #else
     if (threadIdx.x % 32 == 0) r->head->info[r->stage] = info;
     from.each_copy(stage, copy_warp);
-    copy_warp(q.to, q.from, q.bytes);
+    q.each(copy_warp);
     end_stage(full);
 #endif
     if (q.bytes && !to->has_waited) to->q = q;
@@ -272,35 +341,46 @@ __device__ void produce_tile(const decode_params &p, producer *to, const tile_in
 }
 
 // Issues the tiles of rows [from, end) of one KV head in order. n_kv: rows of the sequence that are read. `skipped` other rows
-// begin at sink_end.
-template <int DIM>
-__device__ void produce_item(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int n_kv,
-                             int skipped, int head, tile_info info) {
+// begin at sink_end. run: 1, or rows that share the item. chunk_end: of the chunk, with a run.
+template <int DIM, int SETS>
+__device__ void produce_item(const decode_params &p, producer<SETS> *to, const int32_t *pages, int from, int end, int n_kv,
+                             int skipped, int run, int chunk_end, int head, tile_info info) {
     int lane = threadIdx.x % 32, held = INT_MIN; // lane i holds the id of page held + i
     int32_t id = 0;
     for (int at = from; at < end; at += TILE) {
         int row = at < p.subset.sink_end() ? at : at + skipped, page = row / SL_PAGE;
         if (page >= held + 32) {
             held = page;
-            if ((held + lane) * SL_PAGE < n_kv + skipped) id = pages[held + lane];
+            if ((held + lane) * SL_PAGE < n_kv + skipped + run - 1) id = pages[held + lane];
         }
         size_t block = (size_t)__shfl_sync(~0u, id, page - held) * p.n_kv_heads + head;
-        info.n_rows = end - at;
         info.is_first = at == from, info.is_last = at + TILE >= end;
-        info.skip_from = max(min(p.subset.sink - row, (int)TILE), 0);
-        info.skip_end = max(min(n_kv + skipped - p.subset.window - row, (int)TILE), 0);
-        if (at + TILE >= n_kv) wait_previous(p, to); // the tile holds the newest row
-        produce_tile<DIM>(p, to, info, {p, block, row % SL_PAGE});
+        if (SETS > 1) {
+            info.n_rows = n_kv - at, info.skip_from = chunk_end - at; // skip_end is set: run_info
+        } else {
+            info.n_rows = end - at;
+            info.skip_from = max(min(p.subset.sink - row, (int)TILE), 0);
+            info.skip_end = max(min(n_kv + skipped - p.subset.window - row, (int)TILE), 0);
+        }
+        if (has_new_rows(at, TILE, n_kv)) wait_previous(p, to);
+        produce_tile<DIM, SETS>(p, to, info, {p, block, row % SL_PAGE});
     }
+}
+
+// The work items of a launch.
+template <int SETS> __device__ std::conditional_t<SETS == 1, chunk_rule, run_rule> rule_of(const decode_params &p) {
+    if constexpr (SETS == 1)
+        return {p.subset, p.n_kv_heads};
+    else
+        return {p.n_kv_heads, p.run_most};
 }
 
 // Produces all items of this thread block. The first has the number blockIdx.x. The thread block takes tickets for the others.
 // lookup: of the first 32 sequences.
-template <int DIM> __device__ void produce(const decode_params &p, const ring &r, seq_lookup lookup) {
-    int lane = threadIdx.x % 32, item = blockIdx.x;
-    chunk_rule rule = {p.subset, p.n_kv_heads};
-    producer to = {
-        .fill = r, .landed = r, .ticket = -1, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
+template <int DIM, int SETS> __device__ void produce(const decode_params &p, const ring<SETS> &r, seq_lookup lookup) {
+    int lane = threadIdx.x % 32, item = blockIdx.x, run = 1;
+    const auto rule = rule_of<SETS>(p);
+    producer<SETS> to = {.fill = r, .landed = r, .ticket = -1, .policy = sl_l2_policy(SL_L2_FIRST_OUT)};
     for (;;) {
         item_place at = lookup_find(&lookup, p.rows, p.n_seqs, p.n_kv_heads, rule, item);
         if (at.seq < 0) break;
@@ -308,13 +388,19 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
         int skipped = p.subset.skipped(at.n_kv), n_kv = at.n_kv - skipped, rows = chunk_rows_of(n_kv, p.n_kv_heads);
         int head = at.local % p.n_kv_heads, chunk = at.local / p.n_kv_heads;
         tile_info info = {.seq_head = at.seq * p.n_kv_heads + head, .chunk = chunk, .n_chunks = ceil_div(n_kv, rows)};
-        produce_item<DIM>(p, &to, at.pages, chunk * rows, min(chunk * rows + rows, n_kv), n_kv, skipped, head, info);
+        if constexpr (SETS > 1) {
+            run = __shfl_sync(~0u, rule.rows(lookup), at.seq - lookup.first_seq);
+            info.skip_end = run | min(rows * info.n_chunks - n_kv, (int)SL_CUDA_RUN_MOST) << 8;
+        }
+        int chunk_end = chunk * rows + rows;
+        produce_item<DIM, SETS>(p, &to, at.pages, chunk * rows, min(chunk_end, n_kv + run - 1), n_kv, skipped, run, chunk_end,
+                                head, info);
         wait_previous(p, &to);
         item = gridDim.x + __shfl_sync(~0u, to.ticket, 0);
     }
     int n_items = __shfl_sync(~0u, lookup.end, 31);
     if (lane == 0 && to.ticket == n_items - 1) *p.next_item = 0; // an item takes one ticket, so this was the last one
-    ring *end = &to.fill;
+    ring<SETS> *end = &to.fill;
     barrier_wait(&end->head->empty[end->stage], end->parity ^ 1);
     if (lane == 0) end->head->info[end->stage].seq_head = -1;
     end_stage(&end->head->full[end->stage]);
@@ -345,10 +431,19 @@ __device__ float sum_over_rows(float x) {
     return x;
 }
 
-// The first of the lane's two rows of scores in a tile. The second row is ROW_STEP rows further on.
+// Runs: every set of consumer warps reads each tile. Set i has the columns 8 i .. 8 i + 7. Column c is head c % group of row c
+// / group of the run. A column of an mma depends on the same column of q and of P only. So a row has the bits that it has
+// without its neighbours, unless a row of V after its last one is not finite.
+
+// The warp's number in its set.
+template <int SETS> __device__ int warp_of_set() {
+    return SETS == 1 ? threadIdx.x / 32 : threadIdx.x / 32 % CONSUMER_WARPS;
+}
+
+// The first of the lane's two rows of scores in a tile. The second row is ROW_STEP rows further on. warp: of the set
 enum { ROW_STEP = IS_BYTES ? 1 : 2, BLOCK_ROWS = TILE / CONSUMER_WARPS / (IS_BYTES ? 8 : 4) };
-__device__ int score_row() {
-    int g = threadIdx.x % 32 / 4, warp = threadIdx.x / 32;
+__device__ int score_row(int warp) {
+    int g = threadIdx.x % 32 / 4;
     return IS_BYTES ? V_ROWS * g + BLOCK_ROWS * warp : V_ROWS * (g / 2) + BLOCK_ROWS * warp + g % 2;
 }
 
@@ -356,8 +451,8 @@ __device__ int score_row() {
 struct row_scales {
     float k[2], v[2];
     // scales: of K [TILE], then of V [TILE]
-    __device__ void load(const float *scales) {
-        float2 of_k = *(const float2 *)(scales + score_row()), of_v = *(const float2 *)(scales + TILE + score_row());
+    __device__ void load(const float *scales, int row) {
+        float2 of_k = *(const float2 *)(scales + row), of_v = *(const float2 *)(scales + TILE + row);
         k[0] = of_k.x, k[1] = of_k.y, v[0] = of_v.x, v[1] = of_v.y;
     }
 };
@@ -380,9 +475,9 @@ struct rounded_masses {
         term[0] = __low2float(product), term[1] = __high2float(product);
     }
     // Of a cache of fp8 or int8: the products have the scale of V, and the terms do not.
-    __device__ rounded_masses(float a, float b, float scale) : rounded_masses(a * scale, b * scale) {
-        float inverse = inverse_of(scale);
-        term[0] = inverse == 0 ? a : term[0] * inverse, term[1] = inverse == 0 ? b : term[1] * inverse;
+    __device__ rounded_masses(float a, float b, float scale_a, float scale_b) : rounded_masses(a * scale_a, b * scale_b) {
+        float inverse_a = inverse_of(scale_a), inverse_b = inverse_of(scale_b);
+        term[0] = inverse_a == 0 ? a : term[0] * inverse_a, term[1] = inverse_b == 0 ? b : term[1] * inverse_b;
     }
 };
 
@@ -392,7 +487,7 @@ __device__ float mass_of(float x) {
 }
 
 // A warp's running attention over its rows of an item. Lane (g, q) has heads 2 q and 2 q + 1. FP8: of a cache of bytes.
-template <int DIM, bool FP8> struct attention {
+template <int DIM, bool FP8, int SETS> struct attention {
     enum {
         PIECES = DIM / 16,          // of 16 dims, for one mma
         V_WORDS = IS_BYTES ? 2 : 4, // of the lane's part of a piece of 16 rows
@@ -403,9 +498,13 @@ template <int DIM, bool FP8> struct attention {
     std::conditional_t<IS_BYTES, group_byte_queries<DIM>, group_queries<DIM>> queries;
     float o[PIECES][4];
     float m[2], l[2]; // l: of the lane's own rows
+    int run_row[2];   // with runs: of the lane's columns
 
-    __device__ void begin(const char *q_rows, int group) {
-        queries.load(q_rows, group);
+    // first: column of the set. n_columns: of the item
+    __device__ void begin(const char *q_rows, int first, int n_columns, int group) {
+        queries.load(q_rows + first * layout<DIM>::Q_ROW, n_columns - first);
+#pragma unroll
+        for (int h = 0; SETS > 1 && h < 2; h++) run_row[h] = (first + threadIdx.x % 4 * 2 + h) / group;
 #pragma unroll
         for (int i = 0; i < PIECES; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
         m[0] = m[1] = -INFINITY;
@@ -414,7 +513,7 @@ template <int DIM, bool FP8> struct attention {
 
     // s[0], s[1]: operand row g, the lane's two heads. s[2], s[3]: operand row g + 8.
     __device__ void scores(const char *k, float s[4]) const {
-        const char *a_row = k + score_row() * layout<DIM>::ROW, *b_row = a_row + ROW_STEP * layout<DIM>::ROW;
+        const char *a_row = k + score_row(warp_of_set<SETS>()) * layout<DIM>::ROW, *b_row = a_row + ROW_STEP * layout<DIM>::ROW;
         float odd[4] = {0, 0, 0, 0};
         s[0] = s[1] = s[2] = s[3] = 0;
         if constexpr (IS_BYTES)
@@ -427,16 +526,20 @@ template <int DIM, bool FP8> struct attention {
 
     // Turns scores into masses 2^(s scale - m). masses: operand b of the product with V. scales: of the tile (IS_BYTES).
     __device__ void softmax(float s[4], float scale, const tile_info &info, const row_scales &scales, uint32_t masses[2]) {
-        int row = score_row();
+        int row = score_row(warp_of_set<SETS>());
         float factor[2];
-        bool exists[2];
+        bool exists[2][2]; // row r for column h
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            int j = row + ROW_STEP * r;
-            exists[r] = j < info.n_rows && (j < info.skip_from || j >= info.skip_end);
-        }
+        for (int r = 0; r < 2; r++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) s[i] = exists[i / 2] ? s[i] * (IS_BYTES ? scale * scales.k[i / 2] : scale) : -INFINITY;
+            for (int h = 0; h < 2; h++) {
+                int j = row + ROW_STEP * r;
+                exists[r][h] = SETS > 1 ? j < run_info(info).valid(info, run_row[h])
+                                        : j < info.n_rows && (j < info.skip_from || j >= info.skip_end);
+            }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[i] = exists[i / 2][i % 2] ? s[i] * (IS_BYTES ? scale * scales.k[i / 2] : scale) : -INFINITY;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float most = fmaxf(m[h], max_over_rows(fmaxf(s[h], s[2 + h]))), base = most == -INFINITY ? 0 : most;
@@ -447,7 +550,8 @@ template <int DIM, bool FP8> struct attention {
         }
         rounded_masses rounded[2] = {{s[0], s[1]}, {s[2], s[3]}};
 #pragma unroll
-        for (int r = 0; IS_BYTES && r < 2; r++) rounded[r] = {s[2 * r], s[2 * r + 1], exists[r] ? scales.v[r] : 1};
+        for (int r = 0; IS_BYTES && r < 2; r++)
+            rounded[r] = {s[2 * r], s[2 * r + 1], exists[r][0] ? scales.v[r] : 1, exists[r][1] ? scales.v[r] : 1};
 #pragma unroll
         for (int h = 0; h < 2; h++) l[h] = l[h] * factor[h] + (rounded[0].term[h] + rounded[1].term[h]);
 #pragma unroll
@@ -476,7 +580,7 @@ template <int DIM, bool FP8> struct attention {
     // bf16: rows after the sequence's end become 0, because their memory can hold NaN. Bytes: no byte becomes NaN
     // (widen_upper_bytes), and these rows have the mass 0.
     __device__ void load_values(const char *v, int n_rows, values x) {
-        int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        int lane = threadIdx.x % 32, warp = warp_of_set<SETS>();
         if constexpr (IS_BYTES) {
             // Matrix i of an ldmatrix is half i % 2 of the operand's rows, of piece i / 2. Lane l has the address of row l % 8
             // of matrix l / 8.
@@ -513,14 +617,15 @@ template <int DIM, bool FP8> struct attention {
         }
     }
 
-    // Stores o [group][DIM], m and l of this warp to shared memory. adds: adds the result that lies there.
-    __device__ void store(float *to, float2 *ml, int group, bool adds) const {
+    // Stores o [n_columns][DIM], m and l of this warp to shared memory. adds: adds the result that lies there. first: column of
+    // the set.
+    __device__ void store(float *to, float2 *ml, int first, int n_columns, bool adds) const {
         int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float l_sum = sum_over_rows(l[h]);
-            int head = 2 * lane_q + h;
-            bool real = head < group;
+            int head = first + 2 * lane_q + h;
+            bool real = head < n_columns;
             float2 there = adds && real ? ml[head] : make_float2(-INFINITY, 0);
             float most = fmaxf(m[h], there.x), own = rescale(m[h], most), other = rescale(there.x, most);
             __syncwarp();
@@ -538,16 +643,18 @@ template <int DIM, bool FP8> struct attention {
     }
 };
 
-// Passes an item's result to the finishers. seq_head -1: there are no more items.
-template <int DIM, bool FP8>
-__device__ void pass_to_finishers(const attention<DIM, FP8> &a, block_shared *shared, float *merge, const tile_info &info,
-                                  int group, int *parity) {
-    int warp = threadIdx.x / 32, part = warp % PARTS;
+// Passes an item's result to the finishers. seq_head -1: there are no more items. first: column of the set. n_columns: of the
+// item.
+template <int DIM, bool FP8, int SETS>
+__device__ void pass_to_finishers(const attention<DIM, FP8, SETS> &a, block_shared<SETS> *shared, float *merge,
+                                  const tile_info &info, int first, int n_columns, int *parity) {
+    int warp = warp_of_set<SETS>(), part = warp % PARTS;
     bool is_half = CONSUMER_WARPS > PARTS && info.seq_head >= 0;
     barrier_wait(&shared->item_empty, *parity ^ 1);
     if (warp < PARTS && is_half) barrier_wait(&shared->half_full, *parity);
     *parity ^= 1;
-    if (info.seq_head >= 0) a.store(merge + part * group * DIM, shared->ml[part], group, is_half && warp < PARTS);
+    if (info.seq_head >= 0 && (SETS == 1 || first < n_columns))
+        a.store(merge + part * n_columns * DIM, shared->ml[part], first, n_columns, is_half && warp < PARTS);
     if (threadIdx.x == 0) shared->item = info;
     if (warp < PARTS)
         barrier_arrive(&shared->item_full);
@@ -555,100 +662,148 @@ __device__ void pass_to_finishers(const attention<DIM, FP8> &a, block_shared *sh
         barrier_arrive(&shared->half_full);
 }
 
-template <int DIM, bool FP8> __device__ void consume(const decode_params &p, ring r, float *merge) {
-    attention<DIM, FP8> a;
+template <int DIM, bool FP8, int SETS> __device__ void consume(const decode_params &p, ring<SETS> r, float *merge) {
+    attention<DIM, FP8, SETS> a;
+    const int first = SETS > 1 ? threadIdx.x / 32 / CONSUMER_WARPS * GROUP_MAX : 0;
     for (int parity = 0;; r.advance()) {
         barrier_wait(&r.head->full[r.stage], r.parity);
         tile_info info = r.head->info[r.stage];
-        if (info.seq_head < 0) return pass_to_finishers(a, r.head, merge, info, p.group, &parity);
+        if (info.seq_head < 0) return pass_to_finishers(a, r.head, merge, info, first, 0, &parity);
+        const int n_run = SETS > 1 ? run_info(info).n_rows : 1, n_columns = n_run * p.group;
+        if (SETS > 1 && first >= n_columns) { // the set has no columns
+            barrier_arrive(&r.head->empty[r.stage]);
+            if (info.is_last) pass_to_finishers(a, r.head, merge, info, first, n_columns, &parity);
+            continue;
+        }
         const char *k = r.data(), *v = k + layout<DIM>::V_AT;
-        if (info.is_first) a.begin(k + layout<DIM>::Q_AT, p.group);
+        if (info.is_first) a.begin(k + layout<DIM>::Q_AT, first, n_columns, p.group);
         float s[4];
         uint32_t masses[2];
-        typename attention<DIM, FP8>::values values;
+        typename attention<DIM, FP8, SETS>::values values;
         row_scales scales;
-        if (IS_BYTES) scales.load((const float *)(k + layout<DIM>::SCALES_AT));
+        if (IS_BYTES) scales.load((const float *)(k + layout<DIM>::SCALES_AT), score_row(warp_of_set<SETS>()));
         a.scores(k, s);
-        a.load_values(v, info.n_rows, values); // loads before the softmax, which hides the latency
+        // Loads before the softmax, which hides the latency.
+        a.load_values(v, SETS > 1 ? run_info(info).valid(info, n_run - 1) : info.n_rows, values);
         a.softmax(s, p.scale, info, scales, masses);
         a.add_values(values, masses);
         leave_stage(&r.head->empty[r.stage]);
-        if (info.is_last) pass_to_finishers(a, r.head, merge, info, p.group, &parity);
+        if (info.is_last) pass_to_finishers(a, r.head, merge, info, first, n_columns, &parity);
     }
 }
 
 // ---- finishers ----
 
 // Adds the consumers' results of an item in the warps' order and stores the sum to the workspace. The consumers' results lie
-// in shared memory.
-template <int DIM>
-__device__ void store_item(const decode_params &p, const block_shared *shared, const float *merge, const tile_info &info,
-                           int thread) {
-    size_t item = (size_t)info.seq_head * p.max_chunks + info.chunk;
-    for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHER_WARPS) {
-        int h = i / (DIM / 4);
+// in shared memory. n_run: rows of the item.
+template <int DIM, int SETS>
+__device__ void store_item(const decode_params &p, const block_shared<SETS> *shared, const float *merge, const tile_info &info,
+                           int n_run, int thread) {
+    int n_columns = n_run * p.group;
+    for (int i = thread; i < n_columns * DIM / 4; i += block_size<SETS>::FINISHERS) {
+        int h = i / (DIM / 4), row = SETS > 1 ? h / p.group : 0; // h: column
+        if (SETS > 1 && info.chunk >= run_info(info).n_chunks(info, row)) continue;
+        size_t item = (size_t)(info.seq_head + row * p.n_kv_heads) * p.max_chunks + info.chunk,
+               to = item * p.group + h % p.group;
         float4 sum = make_float4(0, 0, 0, 0);
         float2 ml = add_parts<PARTS>([&](int w) { return shared->ml[w][h]; },
-                                     [&](int w) { return *(const float4 *)(merge + w * p.group * DIM + i * 4); }, &sum);
-        __stcg((float4 *)(p.o + item * p.group * DIM) + i, sum);
-        if (i % (DIM / 4) == 0) __stcg(p.ml + item * p.group + h, ml);
+                                     [&](int w) { return *(const float4 *)(merge + w * n_columns * DIM + i * 4); }, &sum);
+        __stcg((float4 *)(p.o + to * DIM) + i % (DIM / 4), sum);
+        if (i % (DIM / 4) == 0) __stcg(p.ml + to, ml);
     }
 }
 
-// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the sequence's chunks i in order, 16 at a time.
-template <int DIM> __device__ void merge_items(const decode_params &p, const tile_info &info, int thread) {
-    size_t first = (size_t)info.seq_head * p.max_chunks * p.group;
-    for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHER_WARPS) {
-        const float4 *o = (const float4 *)(p.o + first * DIM) + i; // the next chunk lies group * DIM / 4 further on
-        const float2 *ml = p.ml + first + i / (DIM / 4);
-        float4 sum = make_float4(0, 0, 0, 0);
-        float most = -INFINITY, l = 0;
-        for (int c = 0; c < info.n_chunks; c += MERGE) {
-            float4 x[MERGE];
-            float2 y[MERGE];
+// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the sequence's chunks i in order, 16 at a time: four channels of a
+// seq_head, those from 4 i on of its [group][DIM].
+template <int DIM> __device__ void merge_chunks(const decode_params &p, int seq_head, int n_chunks, int i) {
+    size_t first = (size_t)seq_head * p.max_chunks * p.group;
+    const float4 *o = (const float4 *)(p.o + first * DIM) + i; // the next chunk lies group * DIM / 4 further on
+    const float2 *ml = p.ml + first + i / (DIM / 4);
+    float4 sum = make_float4(0, 0, 0, 0);
+    float most = -INFINITY, l = 0;
+    for (int c = 0; c < n_chunks; c += MERGE) {
+        float4 x[MERGE];
+        float2 y[MERGE];
 #pragma unroll
-            for (int j = 0; j < MERGE; j++) { // __ldcg: the L1 cache is not coherent with writes of other multiprocessors
-                bool real = c + j < info.n_chunks;
-                y[j] = real ? __ldcg(ml + (c + j) * p.group) : make_float2(-INFINITY, 0);
-                x[j] = real ? __ldcg(o + (c + j) * (p.group * DIM / 4)) : make_float4(0, 0, 0, 0);
-            }
-            float before = most;
-#pragma unroll
-            for (int j = 0; j < MERGE; j++) most = fmaxf(most, y[j].x);
-            float factor = exp2f(before - most);
-            sum.x *= factor, sum.y *= factor, sum.z *= factor, sum.w *= factor, l *= factor;
-#pragma unroll
-            for (int j = 0; j < MERGE; j++) {
-                float w = exp2f(y[j].x - most);
-                add_scaled(&sum, w, x[j]);
-                l += w * y[j].y;
-            }
+        for (int j = 0; j < MERGE; j++) { // __ldcg: the L1 cache is not coherent with writes of other multiprocessors
+            bool real = c + j < n_chunks;
+            y[j] = real ? __ldcg(ml + (c + j) * p.group) : make_float2(-INFINITY, 0);
+            x[j] = real ? __ldcg(o + (c + j) * (p.group * DIM / 4)) : make_float4(0, 0, 0, 0);
         }
-        __nv_bfloat162 out[2] = {__floats2bfloat162_rn(sum.x / l, sum.y / l), __floats2bfloat162_rn(sum.z / l, sum.w / l)};
-        *((uint2 *)(p.out + (size_t)info.seq_head * p.group * DIM) + i) = *(uint2 *)out;
+        float before = most;
+#pragma unroll
+        for (int j = 0; j < MERGE; j++) most = fmaxf(most, y[j].x);
+        float factor = exp2f(before - most);
+        sum.x *= factor, sum.y *= factor, sum.z *= factor, sum.w *= factor, l *= factor;
+#pragma unroll
+        for (int j = 0; j < MERGE; j++) {
+            float w = exp2f(y[j].x - most);
+            add_scaled(&sum, w, x[j]);
+            l += w * y[j].y;
+        }
+    }
+    __nv_bfloat162 out[2] = {__floats2bfloat162_rn(sum.x / l, sum.y / l), __floats2bfloat162_rn(sum.z / l, sum.w / l)};
+    *((uint2 *)(p.out + (size_t)seq_head * p.group * DIM) + i) = *(uint2 *)out;
+}
+
+// Merges the chunks of rows of an item's run. rows: a bit for each.
+template <int DIM>
+__device__ void merge_rows(const decode_params &p, const tile_info &info, uint32_t rows, int thread, int n_threads) {
+    int each = p.group * DIM / 4;
+    for (int i = thread; i < __popc(rows) * each; i += n_threads) {
+        uint32_t left = rows;
+        for (int skip = i / each; skip > 0; skip--) left &= left - 1;
+        int row = __ffs(left) - 1;
+        merge_chunks<DIM>(p, info.seq_head + row * p.n_kv_heads, run_info(info).n_chunks(info, row), i % each);
     }
 }
 
-__device__ void finishers_sync() {
-    asm volatile("bar.sync 1, %0;" ::"n"(32 * FINISHER_WARPS) : "memory");
+template <int SETS> __device__ void finishers_sync() {
+    asm volatile("bar.sync 1, %0;" ::"n"((int)block_size<SETS>::FINISHERS) : "memory");
 }
 
 // Takes items from the consumers. So the consumers continue with the next item and do not wait for the store and the atomic.
 // These take microseconds while memory is busy. The thread block whose item is the last one of a seq_head merges the seq_head's
-// items.
-template <int DIM> __device__ void finish(const decode_params &p, block_shared *shared, const float *merge, int thread) {
+// items. With runs it merges them when the next item comes, or after its last item: then all warps merge (merge_last), because
+// the rows of a run end together, and nothing else is left to do.
+template <int DIM, int SETS>
+__device__ void finish(const decode_params &p, block_shared<SETS> *shared, const float *merge, int thread) {
+    enum { FINISHERS = block_size<SETS>::FINISHERS };
+    tile_info before = {}; // with runs: the last item, and its rows that are not merged yet
+    uint32_t rows = 0;
     sl_wait_previous(); // finishers write memory that earlier kernels may still read
     for (int parity = 0;; parity ^= 1) {
         barrier_wait(&shared->item_full, parity);
         tile_info info = shared->item;
-        if (info.seq_head < 0) return;
-        store_item<DIM>(p, shared, merge, info, thread);
+        if (info.seq_head < 0) break;
+        const run_info run = info;
+        const int n_run = SETS > 1 ? run.n_rows : 1;
+        if (SETS > 1) merge_rows<DIM>(p, before, rows, thread, FINISHERS);
+        store_item<DIM, SETS>(p, shared, merge, info, n_run, thread);
         barrier_arrive(&shared->item_empty);
-        finishers_sync();
-        if (thread == 0) shared->is_last = counts_last_part(p.done + info.seq_head, 1, info.n_chunks);
-        finishers_sync();
-        if (shared->is_last) merge_items<DIM>(p, info, thread);
+        finishers_sync<SETS>();
+        if (thread < n_run) {
+            int n_chunks = SETS > 1 ? run.n_chunks(info, thread) : info.n_chunks, *done = p.done + info.seq_head;
+            shared->is_last[thread] = info.chunk < n_chunks && counts_last_part(done + thread * p.n_kv_heads, 1, n_chunks);
+        }
+        finishers_sync<SETS>();
+        if (SETS == 1) {
+            for (int i = thread; shared->is_last[0] && i < p.group * DIM / 4; i += FINISHERS)
+                merge_chunks<DIM>(p, info.seq_head, info.n_chunks, i);
+            continue;
+        }
+        before = info, rows = 0;
+        for (int i = 0; i < n_run; i++) rows |= (uint32_t)shared->is_last[i] << i;
     }
+    if constexpr (SETS > 1)
+        if (thread == 0) shared->last = before, shared->last_rows = rows;
+}
+
+// With runs, after the last item: all warps but the producer merge what the finishers have left.
+template <int DIM, int SETS> __device__ void merge_last(const decode_params &p, const block_shared<SETS> *shared) {
+    enum { N_THREADS = block_size<SETS>::THREADS - 32 };
+    asm volatile("bar.sync 2, %0;" ::"n"((int)N_THREADS) : "memory");
+    merge_rows<DIM>(p, shared->last, shared->last_rows, threadIdx.x, N_THREADS);
 }
 
 // out = softmax(q K^T / sqrt(DIM)) V for every query head, exactly.
@@ -656,6 +811,7 @@ template <int DIM> __device__ void finish(const decode_params &p, block_shared *
 // Grid: one thread block per multiprocessor, for any lengths. Thread blocks take items (chunk_rows_of) in order.
 // Preconditions: the counters are 0 at the start. They are 0 again at the end. Before the previous kernel has ended, the kernel
 // reads only K and V of earlier tokens, lengths and page tables.
+// SETS > 1: neighbours of one sequence (runs) share items, so K and V of a run of up to run_most rows are read once.
 // Bytes: reads K and V of every sequence once. Writes and reads 4 (DIM + 2) bytes of partial results for each query head and
 // chunk, in the L2 cache.
 // Order of reduction: a warp's rows of a tile, its tiles, the consumer warps (IS_BYTES: first warps i and i + 4), the chunks,
@@ -673,29 +829,34 @@ template <int DIM> __device__ void finish(const decode_params &p, block_shared *
 // 8 x 32k reads 2.95 (changed) and 3.03 TB/s (clean): 97% and 100% of the rate of a kernel that only reads. Below 32k the
 // latency of three dependent reads (row, page, K) and of the merge dominates. In `sleigh bench attn`, 6 x 30k takes 114 us with
 // fp8 and 127 with int8, and the bytes take 89 (H200, 30 November 2026).
-template <int DIM, bool FP8> __global__ void __launch_bounds__(BOUND, 1) dense_decode_ring_kernel(const decode_params p) {
+template <int DIM, bool FP8, int SETS>
+__global__ void __launch_bounds__(block_size<SETS>::BOUND, 1) dense_decode_ring_kernel(const decode_params p) {
+    enum { CONSUMERS = CONSUMER_WARPS * SETS };
     extern __shared__ __align__(128) char memory[];
-    block_shared *shared = (block_shared *)memory;
-    float *merge = (float *)(memory + SHARED_BYTES);
-    int warp = threadIdx.x / 32;
+    block_shared<SETS> *shared = (block_shared<SETS> *)memory;
+    float *merge = (float *)(memory + block_size<SETS>::SHARED);
+    int warp = threadIdx.x / 32, most_columns = (SETS > 1 ? p.run_most : 1) * p.group;
     seq_lookup lookup;
-    if (warp == CONSUMER_WARPS + FINISHER_WARPS)
-        lookup_load(&lookup, p.rows, p.n_seqs, p.n_kv_heads, chunk_rule{p.subset, p.n_kv_heads}, 0, 0);
-    barriers_make<CONSUMER_WARPS, 1>(&shared->item_full, 32 * PARTS);
-    if (CONSUMER_WARPS > PARTS) barriers_make<CONSUMER_WARPS, 1>(&shared->half_full, 32 * (CONSUMER_WARPS - PARTS));
-    barriers_make<CONSUMER_WARPS, 1>(&shared->item_empty, 32 * FINISHER_WARPS);
+    if (warp == CONSUMERS + block_size<SETS>::FINISHER_WARPS)
+        lookup_load(&lookup, p.rows, p.n_seqs, p.n_kv_heads, rule_of<SETS>(p), 0, 0);
+    barriers_make<CONSUMER_WARPS, 1>(&shared->item_full, 32 * PARTS * SETS);
+    if (CONSUMER_WARPS > PARTS) barriers_make<CONSUMER_WARPS, 1>(&shared->half_full, 32 * (CONSUMER_WARPS - PARTS) * SETS);
+    barriers_make<CONSUMER_WARPS, 1>(&shared->item_empty, block_size<SETS>::FINISHERS);
     barriers_make<CONSUMER_WARPS, STAGES_MAX>(shared->full, FULL_ARRIVALS);
-    barriers_make<CONSUMER_WARPS, STAGES_MAX>(shared->empty, 32 * CONSUMER_WARPS);
+    barriers_make<CONSUMER_WARPS, STAGES_MAX>(shared->empty, 32 * CONSUMERS);
     barriers_made();
     __syncthreads();
     sl_start_next(); // the producer and the finishers wait for the previous kernel; consumers access only shared memory
-    ring r = {shared, memory + SHARED_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
-    if (warp < CONSUMER_WARPS)
-        consume<DIM, FP8>(p, r, merge);
-    else if (warp < CONSUMER_WARPS + FINISHER_WARPS)
-        finish<DIM>(p, shared, merge, threadIdx.x - 32 * CONSUMER_WARPS);
+    ring<SETS> r = {shared, (char *)merge + layout<DIM>::merge(most_columns), p.n_stages, layout<DIM>::stage(most_columns), 0,
+                    0};
+    if (warp < CONSUMERS)
+        consume<DIM, FP8, SETS>(p, r, merge);
+    else if (warp < CONSUMERS + block_size<SETS>::FINISHER_WARPS)
+        finish<DIM, SETS>(p, shared, merge, threadIdx.x - 32 * CONSUMERS);
     else
-        produce<DIM>(p, r, lookup);
+        produce<DIM, SETS>(p, r, lookup);
+    if constexpr (SETS > 1)
+        if (warp < CONSUMERS + block_size<SETS>::FINISHER_WARPS) merge_last<DIM, SETS>(p, shared);
 }
 
 // ---- launch ----
@@ -712,15 +873,15 @@ size_t lay_out(const sl_attn_geom *geom, int n_seqs, int n_kv, void *ws, decode_
     return bytes_taken(a, ws);
 }
 
-template <int DIM> void launch(const sl_attn_cuda_decode_args *a, row_subset subset) {
-    int group = a->geom->n_heads / a->geom->n_kv_heads;
-    SL_CHECK(group <= GROUP_MAX);
+template <int DIM, int SETS> void launch_sets(const sl_attn_cuda_decode_args *a, row_subset subset) {
+    int group = a->geom->n_heads / a->geom->n_kv_heads, run_most = min(SETS * GROUP_MAX / group, (int)SL_CUDA_RUN_MOST);
+    int most_columns = (SETS > 1 ? run_most : 1) * group;
     int n_sms = sl_multiprocessors(), shared = sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    int l2 = (int)sl_l2_bytes();
-    int fixed = SHARED_BYTES + layout<DIM>::merge(group), stage = layout<DIM>::stage(group);
+    int fixed = block_size<SETS>::SHARED + layout<DIM>::merge(most_columns), stage = layout<DIM>::stage(most_columns);
     int tile = 2 * TILE * layout<DIM>::ROW; // bytes of K and V
     int n_flight = max(FLIGHT_BYTES / tile, 1);
-    int n_stages = min(min(n_flight + SPARE, (shared - fixed) / stage), (int)STAGES_MAX);
+    int n_stages = min(min(n_flight + (SETS > 1 ? RUN_SPARE : SPARE), (shared - fixed) / stage), (int)STAGES_MAX);
+    SL_CHECK(n_stages > 0);
     decode_counters counters = counters_of(a, 1);
     decode_params p = {.rows = a->rows,
                        .subset = subset,
@@ -731,9 +892,9 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a, row_subset sub
                        .n_seqs = a->n_seqs,
                        .n_kv_heads = a->geom->n_kv_heads,
                        .group = group,
+                       .run_most = run_most,
                        .n_stages = n_stages,
                        .n_flight = min(n_stages, n_flight),
-                       .n_normal = 2 * (l2 / n_sms / tile),
                        .scale = sl_score_scale(DIM),
                        .max_chunks = max_chunks_of(a->max_kv),
                        .next_item = counters.next_item,
@@ -742,9 +903,17 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a, row_subset sub
                        .o = NULL};
     lay_out(a->geom, a->n_seqs, a->max_kv, a->ws, &p);
     size_t bytes = fixed + (size_t)n_stages * stage;
-    auto kernel = dense_decode_ring_kernel<DIM, false>;
-    if constexpr (IS_BYTES) kernel = a->format == SL_FP8 ? dense_decode_ring_kernel<DIM, true> : kernel;
-    sl_launch(kernel, dim3(n_sms), dim3(THREADS), bytes, a->stream, p);
+    auto kernel = dense_decode_ring_kernel<DIM, false, SETS>;
+    if constexpr (IS_BYTES) kernel = a->format == SL_FP8 ? dense_decode_ring_kernel<DIM, true, SETS> : kernel;
+    sl_launch(kernel, dim3(n_sms), dim3(block_size<SETS>::THREADS), bytes, a->stream, p);
+}
+
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a, row_subset subset) {
+    SL_CHECK(a->geom->n_heads <= GROUP_MAX * a->geom->n_kv_heads);
+    if (a->has_runs && subset.window == INT_MAX)
+        launch_sets<DIM, RUN_SETS>(a, subset);
+    else
+        launch_sets<DIM, 1>(a, subset);
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int n_tokens, int n_kv) {

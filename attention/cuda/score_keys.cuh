@@ -359,9 +359,9 @@ template <int DIM, typename Config> __device__ void wait_previous(const score_pa
 }
 
 // Issues the copies of one tile: rows [info.row, info.row + TILE) of K, norms and q. It waits for the previous kernel when all
-// stages are full, or when the tile holds the newest row.
+// stages are full, or when the tile holds a new row.
 template <int DIM, typename Config> __device__ void produce_tile(const score_params &p, producer *to, const tile_info &info) {
-    if (to->n_issued == to->fill.n_stages || info.row + Config::TILE >= info.n_kv) wait_previous<DIM, Config>(p, to);
+    if (to->n_issued == to->fill.n_stages || has_new_rows(info.row, Config::TILE, info.n_kv)) wait_previous<DIM, Config>(p, to);
     ring *r = &to->fill;
     uint64_t *full = to->full<Config>();
     typedef layout<DIM, Config> at_stage;

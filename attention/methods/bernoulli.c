@@ -15,6 +15,7 @@ const sl_attn_method sl_method_bernoulli = {.name = "bernoulli",
                                             .source = "SANTA paper (arXiv:2605.01910), section 5",
                                             .mean = SL_MEAN_BIASED,
                                             .params = params,
+                                            .crossover = {{.least = 512}, {.least = 512}},
                                             .stages = &each,
                                             .cpu = &sl_stages_ops,
                                             .cuda = SL_ON_CUDA(sl_bernoulli_cuda_ops)};
@@ -24,6 +25,7 @@ const sl_attn_method sl_method_bernoulli_group = {
     .source = "SANTA paper (arXiv:2605.01910), appendix C.2",
     .mean = SL_MEAN_BIASED,
     .params = params,
+    .crossover = {{.least = 512}, {.least = 512}},
     .stages = &group,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_bernoulli_group_cuda_ops)};

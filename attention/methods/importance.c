@@ -30,7 +30,7 @@ static int check_is(const sl_attn_spec *spec, sl_error *err) {
     return 0;
 }
 
-static const sl_composition is = {&sl_propose_quantised, &sl_draw_importance, SL_BY_SAMPLE, NULL},
+static const sl_composition is = {&sl_propose_quantised, &sl_draw_importance, SL_BY_SAMPLE, NULL, NULL},
                             dense_q = {.propose = &sl_propose_quantised};
 
 const sl_attn_method sl_method_santa_is = {
@@ -40,6 +40,7 @@ const sl_attn_method sl_method_santa_is = {
     .mean = SL_MEAN_BIASED,
     .check = check_is,
     .params = is_params,
+    .crossover = {{64, 2048, 16384}, {8, 2048, 2048}},
     .stages = &is,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_santa_is_cuda_ops)};

@@ -7,6 +7,7 @@
 
 static const sl_attn_param quest_params[] = {
     {"tokens", SL_PARAM_INT, 1024, 16, 1 << 20, "rows that are read, in units of 16", NULL},
+    {"sink", SL_PARAM_INT, 0, 0, 1 << 20, "first rows that are always among them, in units of 16; 0: the paper's method", NULL},
     {0},
 };
 static const sl_attn_param magicpig_params[] = {
@@ -18,8 +19,8 @@ static const sl_attn_param magicpig_params[] = {
     {0},
 };
 
-static const sl_composition quest = {&sl_propose_bounds, &sl_draw_top_units, SL_BY_SAMPLE, NULL},
-                            magicpig = {&sl_propose_hashes, &sl_draw_candidates, SL_BY_SAMPLE, NULL};
+static const sl_composition quest = {&sl_propose_bounds, &sl_draw_top_units, SL_BY_SAMPLE, NULL, NULL},
+                            magicpig = {&sl_propose_hashes, &sl_draw_candidates, SL_BY_SAMPLE, NULL, NULL};
 
 const sl_attn_method sl_method_quest = {
     .name = "quest",
@@ -27,6 +28,7 @@ const sl_attn_method sl_method_quest = {
     .source = "Quest (Tang et al., arXiv:2406.10774)",
     .mean = SL_MEAN_BIASED,
     .params = quest_params,
+    .crossover = {{.ratio = 8, .least = 512}, {.ratio = 2, .least = 1024}},
     .stages = &quest,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_quest_cuda_ops),
@@ -39,6 +41,7 @@ const sl_attn_method sl_method_magicpig = {
     .caution = "the hash functions depend on the seed, the layer and the KV head, not on the sequence or the position, because "
                "signatures are part of pages that sequences share",
     .params = magicpig_params,
+    .crossover = {{.least = 4096}, {0}},
     .stages = &magicpig,
     .cpu = &sl_stages_ops,
 };

@@ -27,9 +27,9 @@ static const sl_attn_param is_params[] = {
     {0},
 };
 
-static const sl_composition by_classifier = {&sl_propose_buckets, &sl_draw_visited, SL_BY_SAMPLE, NULL},
-                            by_centroid = {&sl_propose_centroids, &sl_draw_visited, SL_BY_SAMPLE, NULL},
-                            with_draws = {&sl_propose_cells, &sl_draw_unvisited, SL_BY_SAMPLE, NULL};
+static const sl_composition by_classifier = {&sl_propose_buckets, &sl_draw_visited, SL_BY_SAMPLE, NULL, NULL},
+                            by_centroid = {&sl_propose_centroids, &sl_draw_visited, SL_BY_SAMPLE, NULL, NULL},
+                            with_draws = {&sl_propose_cells, &sl_draw_unvisited, SL_BY_SAMPLE, NULL, NULL};
 
 static int supports(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err) {
     const sl_buckets *b = geom->buckets;
@@ -60,6 +60,7 @@ const sl_attn_method sl_method_saap = {
     .params = saap_params,
     .supports = supports,
     .needs_buckets = 1,
+    .crossover = {{.ratio = 2}, {.ratio = 1}},
     .stages = &by_classifier,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_saap_cuda_ops),
@@ -73,6 +74,7 @@ const sl_attn_method sl_method_saap_kmeans = {
     .params = kmeans_params,
     .supports = supports,
     .needs_buckets = 1,
+    .crossover = {{.ratio = 2}, {.ratio = 1}},
     .stages = &by_centroid,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_saap_cuda_ops),
@@ -89,6 +91,7 @@ const sl_attn_method sl_method_saap_is = {
     .params = is_params,
     .supports = supports,
     .needs_buckets = 1,
+    .crossover = {{.ratio = 2}, {.ratio = 1}},
     .stages = &with_draws,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_saap_is_cuda_ops),

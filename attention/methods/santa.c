@@ -14,9 +14,12 @@
     { "S", SL_PARAM_INT, DEFAULT, 1, 65536, "rows of V drawn per query head", NULL }
 #define BUDGET_PARAM(DEFAULT, MOST, WORDS)                                                                                     \
     { "budget", SL_PARAM_CHOICE, DEFAULT, 0, MOST, "split of the draws of a layer over its heads", WORDS }
+#define TILE_PARAM                                                                                                             \
+    { "tile", SL_PARAM_CHOICE, 2, 0, 3, "rows of a tile", "64,128,256,512" }
 
 static const sl_attn_param params[] = {S_PARAM(128), BUDGET_PARAM(0, 1, "even,variance"), {0}};
-static const sl_attn_param flash_params[] = {S_PARAM(2048), {0}};
+static const sl_attn_param prop_params[] = {S_PARAM(128), BUDGET_PARAM(0, 1, "even,variance"), TILE_PARAM, {0}};
+static const sl_attn_param flash_params[] = {S_PARAM(2048), TILE_PARAM, {0}};
 static const sl_attn_param pps_params[] = {
     S_PARAM(128),
     BUDGET_PARAM(2, 2, "even,variance,carried"),
@@ -44,6 +47,7 @@ static size_t scratch(const sl_attn_spec *spec, int n_kv) {
     return sl_sampler_scratch(most_draws(spec), n_kv);
 }
 static void run_sampler(sl_head *x) {
+    x->masses.tile = sl_tile_of(x->group->args->spec);
     x->draw->sampler(&x->masses, x->S, x->u, &x->draws);
 }
 
@@ -76,11 +80,16 @@ static const sl_draw independent = DRAW(sl_draw_independent), stratified = DRAW(
 static const sl_composition santa = STAGES(independent), strat = STAGES(stratified), sys = STAGES(systematic),
                             prop = STAGES(proportional), flash = STAGES(uniform_tiles), pps = STAGES(sl_draw_pps);
 
+// clang-format off
+#define SAMPLER_CROSSOVER {{32, 512, 0}, {8, 1024, 0}}
+// clang-format on
+
 const sl_attn_method sl_method_santa = {.name = "santa",
                                         .summary = "S independent draws from the attention probabilities",
                                         .source = "SANTA (arXiv:2605.01910), equation 4",
                                         .mean = SL_MEAN_UNBIASED,
                                         .params = params,
+                                        .crossover = SAMPLER_CROSSOVER,
                                         .stages = &santa,
                                         .cpu = &sl_stages_ops,
                                         .cuda = SL_ON_CUDA(sl_santa_cuda_ops)};
@@ -90,6 +99,7 @@ const sl_attn_method sl_method_santa_strat = {
     .source = "S2ANTA (arXiv:2605.01910), Appendix A",
     .mean = SL_MEAN_UNBIASED,
     .params = params,
+    .crossover = SAMPLER_CROSSOVER,
     .stages = &strat,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_santa_strat_cuda_ops)};
@@ -99,24 +109,27 @@ const sl_attn_method sl_method_santa_sys = {
     .source = "S2ANTA (arXiv:2605.01910), systematic",
     .mean = SL_MEAN_UNBIASED,
     .params = params,
+    .crossover = SAMPLER_CROSSOVER,
     .stages = &sys,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_santa_sys_cuda_ops)};
 const sl_attn_method sl_method_santa_prop = {.name = "santa-prop",
                                              .summary =
-                                                 "S split over 256-row tiles by largest remainder, systematic in each tile",
+                                                 "S split over tiles of rows by largest remainder, systematic in each tile",
                                              .source = "S2ANTA (arXiv:2605.01910), Algorithms 2-5",
                                              .mean = SL_MEAN_BIASED,
-                                             .params = params,
+                                             .params = prop_params,
+                                             .crossover = SAMPLER_CROSSOVER,
                                              .stages = &prop,
                                              .cpu = &sl_stages_ops,
                                              .cuda = SL_ON_CUDA(sl_santa_prop_cuda_ops)};
 const sl_attn_method sl_method_santa_flash = {.name = "santa-flash",
                                               .summary =
-                                                  "S split evenly over 256-row tiles, every tile combined with its exact mass",
+                                                  "S split evenly over tiles of rows, every tile combined with its exact mass",
                                               .source = "S2ANTA (arXiv:2605.01910), Algorithms 6-8",
                                               .mean = SL_MEAN_UNBIASED,
                                               .params = flash_params,
+                                              .crossover = SAMPLER_CROSSOVER,
                                               .stages = &flash,
                                               .cpu = &sl_stages_ops,
                                               .cuda = SL_ON_CUDA(sl_santa_flash_cuda_ops)};
@@ -132,6 +145,7 @@ const sl_attn_method sl_method_santa_pps = {
                "the output on values of one channel, +0.28% on centred values (`sleigh-test means` prints the table)",
     .check = check_pps,
     .params = pps_params,
+    .crossover = {{64, 4096, 16384}, {16, 2048, 2048}},
     .stages = &pps,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_santa_pps_cuda_ops)};

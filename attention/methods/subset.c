@@ -20,9 +20,10 @@ static const sl_attn_param streaming_params[] = {
     {0},
 };
 
-static const sl_composition top_k = {&sl_propose_exact, &sl_draw_top_k, SL_BY_SAMPLE, NULL},
-                            top_p = {&sl_propose_exact, &sl_draw_top_p, SL_BY_SAMPLE, NULL},
-                            window = {&sl_propose_nothing, &sl_draw_window, SL_BY_SAMPLE, NULL};
+#define STAGES(PROPOSE, DRAW)                                                                                                  \
+    { .propose = &PROPOSE, .draw = &DRAW, .normaliser = SL_BY_SAMPLE }
+static const sl_composition top_k = STAGES(sl_propose_exact, sl_draw_top_k), top_p = STAGES(sl_propose_exact, sl_draw_top_p),
+                            window = STAGES(sl_propose_nothing, sl_draw_window);
 
 // ---- streaming as a mask ----
 // A query block visits the key blocks that hold a sink key, or a key in the window of one of its queries. The mask depends on
@@ -42,8 +43,18 @@ static void streaming_mask(const sl_mask_args *a) {
 static size_t streaming_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     return sl_stages_ops.workspace(g, spec, n_seqs, n_tokens, n_kv);
 }
+static int streaming_needs(const sl_attn_spec *spec, sl_kv_need *out) { // of a method that draws from the window
+    return sl_stages_ops.needs(spec, out);
+}
+static size_t streaming_state(const sl_attn_geom *g, const sl_attn_spec *spec) {
+    return sl_stages_ops.state(g, spec);
+}
 
-static const sl_attn_ops streaming_ops = {.workspace = streaming_workspace, .decode = sl_stages_decode, .mask = streaming_mask};
+static const sl_attn_ops streaming_ops = {.workspace = streaming_workspace,
+                                          .decode = sl_stages_decode,
+                                          .needs = streaming_needs,
+                                          .state = streaming_state,
+                                          .mask = streaming_mask};
 
 // ---- the methods ----
 
@@ -53,6 +64,7 @@ const sl_attn_method sl_method_topk = {
     .source = "exact top-k",
     .mean = SL_MEAN_BIASED,
     .params = top_k_params,
+    .crossover = {{.ratio = 16, .least = 512}, {.ratio = 2, .least = 1024}},
     .stages = &top_k,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_subset_cuda_ops),
@@ -63,6 +75,7 @@ const sl_attn_method sl_method_topp = {
     .source = "exact top-p",
     .mean = SL_MEAN_BIASED,
     .params = top_p_params,
+    .crossover = {{.least = 8192}, {.least = 1024}},
     .stages = &top_p,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_subset_cuda_ops),
@@ -73,6 +86,7 @@ const sl_attn_method sl_method_streaming = {
     .source = "StreamingLLM (Xiao et al., arXiv:2309.17453)",
     .mean = SL_MEAN_BIASED,
     .params = streaming_params,
+    .crossover = {{0}, {.ratio = 1, .least = 512}},
     .stages = &window,
     .cpu = &streaming_ops,
     .cuda = SL_ON_CUDA(sl_streaming_cuda_ops),

@@ -12,17 +12,19 @@ static const sl_attn_param params[] = {
     {"window", SL_PARAM_INT, 128, 1, 1 << 20, "last rows that are always read", NULL},
     {"top", SL_PARAM_FLOAT, 0.05, 0, 1, "share of the rows that are predicted to be heavy and always read", NULL},
     {"base", SL_PARAM_FLOAT, 0.05, 0, 1, "share of the other rows that the base sample reads", NULL},
-    {"predictor", SL_PARAM_CHOICE, 0, 0, 1, "predictor of the heavy rows: exact scores or page bounds", "oracle,quest"},
+    {"predictor", SL_PARAM_CHOICE, 0, 0, 2, "predictor of the heavy rows: exact scores, page bounds or 4-bit keys",
+     "oracle,quest,int4"},
     {"verify", SL_PARAM_CHOICE, 2, 0, 2, "quantity whose error is stated", "denominator,numerator,output"},
     {"bound", SL_PARAM_CHOICE, 0, 0, 2, "theorem for the stated error; clt is asymptotic", "clt,hoeffding,bernstein"},
     {0},
 };
 
 static const sl_proposal *predictor(const sl_attn_spec *spec) {
-    return sl_attn_get(spec, "predictor") == 1 ? &sl_propose_bounds : &sl_propose_exact;
+    static const sl_proposal *const of[] = {&sl_propose_exact, &sl_propose_bounds, &sl_propose_quantised};
+    return of[(int)sl_attn_get(spec, "predictor")];
 }
 
-static const sl_composition stages = {&sl_propose_exact, &sl_draw_verified, SL_BY_SAMPLE, predictor};
+static const sl_composition stages = {&sl_propose_exact, &sl_draw_verified, SL_BY_SAMPLE, predictor, NULL};
 
 const sl_attn_method sl_method_vattention = {
     .name = "vattention",
@@ -35,6 +37,7 @@ const sl_attn_method sl_method_vattention = {
         "and the output's in 63.5% with Pareto values of exponent 1.1 (`sleigh-test vattention_bounds` prints the "
         "table). The reported kurtosis warns of the tails that the base sample shows; bound=bernstein holds on all",
     .params = params,
+    .crossover = {{.stated = 65536}, {.stated = 4096}},
     .stages = &stages,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_vattention_cuda_ops),

@@ -48,3 +48,12 @@ void sl_combine(sl_head *x, sl_normaliser normaliser, int refined) {
     point_at(x, sl_v_page);
     x->group->kernels->gather(x->group->kv->formats.v, x->rows, x->coef, d->n, x->group->head_dim, x->out);
 }
+
+void sl_reports_state_zero(const sl_attn_geom *g, const float *out, sl_attn_report *reports) {
+    double squares = 0;
+    for (int h = 0; h < g->n_heads; h++) squares += pow(sl_norm(out + (size_t)h * g->head_dim, g->head_dim), 2);
+    for (int h = 0; h < g->n_heads; h++) {
+        reports[h].error_bound = (float)sl_relative_bound(0, sqrt(squares));
+        reports[h].stated_error = (float)sl_stated_error(0, sqrt(squares));
+    }
+}

@@ -9,15 +9,21 @@
 sl_composition sl_composition_of(const sl_attn_spec *spec) {
     sl_composition c = *spec->method->stages;
     if (c.choose) c.propose = c.choose(spec);
-    if (spec->plus) c.draw = spec->plus->stages->draw, c.normaliser = spec->plus->stages->normaliser;
+    if (!spec->plus) return c;
+    c.select = c.draw;
+    c.draw = spec->plus->stages->draw, c.normaliser = spec->plus->stages->normaliser;
     return c;
 }
 
 int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
     const sl_attn_cuda_ops *ops = spec->method->cuda;
-    if (!ops || !ops->decode || (ops->supports && ops->supports(spec, NULL)) || sl_budget_is_by_variance(spec)) return 0;
-    return !spec->plus || (spec->plus->cuda && spec->plus->stages->draw->sampler); // bernoulli.cu has the samplers only
+    if (!ops || !ops->decode || (ops->supports && ops->supports(spec, NULL)) || sl_budget_is_by_variance(spec) ||
+        sl_tile_of(spec) != SL_TILE)
+        return 0;
+    const sl_proposal *propose = spec->method->stages->propose;
+    int joins = propose == &sl_propose_bernoulli || propose == &sl_propose_bernoulli_group; // bernoulli.cu, with the samplers
+    return !spec->plus || (joins && spec->plus->cuda && spec->plus->stages->draw->sampler);
 #else
     (void)spec;
     return 0;
@@ -126,6 +132,7 @@ sl_group sl_group_of(const sl_attn_decode_args *a, int s, int h) {
         .n = group,
         .head_dim = g->head_dim,
         .scale = sl_score_scale(g->head_dim),
+        .rows = {{0, a->seqs[s].kv.n_kv}, {a->seqs[s].kv.n_kv, a->seqs[s].kv.n_kv}},
     };
 }
 

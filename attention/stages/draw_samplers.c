@@ -4,8 +4,6 @@
 // Differences of floors of running masses would not add up to S in floating point.
 #include "attention/stages/stages.h"
 
-enum { TILE_BLOCKS = SL_TILE / SL_BLOCK };
-
 typedef unsigned __int128 u128;
 
 static uint64_t philox_next(const void *ctx, uint32_t index) {
@@ -17,12 +15,12 @@ sl_uniform sl_uniform_philox(const sl_rng_id *id) {
 }
 
 size_t sl_sampler_capacity(int S, int n) { // santa-flash makes at least one draw per tile, and rounding adds up to S / 2 draws
-    size_t tiles = (size_t)(n + SL_TILE - 1) / SL_TILE, most = (size_t)S + S / 2 + tiles;
+    size_t tiles = (size_t)(n + SL_LEAST_TILE - 1) / SL_LEAST_TILE, most = (size_t)S + S / 2 + tiles;
     return most < (size_t)n ? most : (size_t)n;
 }
 
 size_t sl_sampler_scratch(int S, int n) {
-    size_t tiles = (size_t)(n + SL_TILE - 1) / SL_TILE;
+    size_t tiles = (size_t)(n + SL_LEAST_TILE - 1) / SL_LEAST_TILE;
     return (size_t)S > 3 * tiles ? (size_t)S : 3 * tiles;
 }
 
@@ -122,12 +120,16 @@ void sl_draw_systematic(const sl_masses *masses, int S, sl_uniform u, sl_draws *
     if (mass > 0) draw_systematic(&c, 0, mass, S, u.next(u.ctx, 0), (double)mass, S);
 }
 
+static int tile_blocks(const sl_masses *masses) {
+    return (masses->tile ? masses->tile : SL_TILE) / SL_BLOCK;
+}
+
 static int n_tiles(const sl_masses *masses) {
-    return (masses->n_blocks + TILE_BLOCKS - 1) / TILE_BLOCKS;
+    return (masses->n_blocks + tile_blocks(masses) - 1) / tile_blocks(masses);
 }
 
 static uint64_t tile_begin(const sl_masses *masses, int t) {
-    int b = t * TILE_BLOCKS;
+    int b = t * tile_blocks(masses);
     return b < masses->n_blocks ? masses->cum[b] + masses->uniform * SL_BLOCK * (uint64_t)b : sl_masses_total(masses);
 }
 

@@ -7,7 +7,7 @@
 //
 // A base sample estimates the variance of the residual. It is a prefix of a random permutation; the sample of b rows is a
 // longer prefix of the same permutation. e^s is measured in units of the total mass (oracle) or of the largest fixed or sampled
-// row (quest). The number of rows does not depend on this unit.
+// row (quest, int4). The number of rows does not depend on this unit.
 //
 // There are three bounds:
 //   clt        (the paper's) takes moments of the base sample as moments of the residual. It exceeds delta
@@ -48,25 +48,30 @@ static void fix_row(verified *f, int j) {
     f->n_fixed++;
 }
 
-// log2 of an upper bound on the masses of all rows that are not in rows[0..n). The factor 1 + 2^-8 covers the rounding to bf16.
-static double largest_left(const sl_masses *masses, const int32_t *rows, int n) {
+// log2 of an upper bound on e^s of all rows that are not in rows[0..n). The factor 1 + 2^-8 covers the rounding to bf16. A
+// score from 4-bit keys can lie below the exact score by the bound of its page.
+static double largest_left(const sl_head *x, int quantised, const int32_t *rows, int n) {
+    const sl_masses *masses = &x->masses;
     double most = -INFINITY;
     for (int j = 0, i = 0; j < masses->n; j++) {
         if (i < n && rows[i] == j) {
             i++;
             continue;
         }
-        if (masses->stored[j]) most = fmax(most, log2(sl_bf16_to_f32(masses->stored[j])) + masses->ref[j / SL_BLOCK]);
+        double own = masses->stored[j] ? log2(sl_bf16_to_f32(masses->stored[j])) : -133; // smaller numbers round to 0
+        if (masses->stored[j] || quantised)
+            most = fmax(most, own + masses->ref[j / SL_BLOCK] + (quantised ? sl_quantised_bound(x, j / SL_PAGE) : 0));
     }
     return most + log2(1 + 0x1p-8);
 }
 
 static void fix_rows(verified *f) {
     sl_head *x = f->x;
-    int unit = sl_composition_of(f->spec).propose->unit, sink = (int)sl_attn_get(f->spec, "sink");
+    const sl_proposal *propose = sl_composition_of(f->spec).propose;
+    int unit = propose->unit, sink = (int)sl_attn_get(f->spec, "sink");
     int window = (int)sl_attn_get(f->spec, "window"), k = (int)ceil(sl_attn_get(f->spec, "top") * x->masses.n);
     int n = k ? sl_masses_largest(&x->masses, k, x->draws.row) : 0;
-    if (f->bound != SL_BOUND_CLT) f->hi = largest_left(&x->masses, x->draws.row, n);
+    if (f->bound != SL_BOUND_CLT) f->hi = largest_left(x, propose == &sl_propose_quantised, x->draws.row, n);
     memset(f->mark, FREE, f->n);
     for (int i = 0; i < n; i++)
         for (int j = x->draws.row[i] * unit; j < (x->draws.row[i] + 1) * unit && j < f->n; j++) fix_row(f, j);

@@ -34,6 +34,24 @@ void sl_masses_truncate(sl_masses *masses, int n) {
     sl_masses_finish(masses);
 }
 
+void sl_masses_keep(sl_masses *masses, const int32_t *rows, int n) {
+    for (int b = 0, i = 0; b < masses->n_blocks; b++) {
+        bf16 kept[SL_BLOCK] = {0}, *stored = masses->stored + (size_t)b * SL_BLOCK;
+        uint64_t mass = 0;
+        int is_empty = 1;
+        for (; i < n && rows[i] / SL_BLOCK == b; i++) {
+            bf16 own = stored[rows[i] % SL_BLOCK];
+            kept[rows[i] % SL_BLOCK] = own;
+            mass += unit_mass(own);
+            is_empty &= own == 0;
+        }
+        memcpy(stored, kept, sizeof kept);
+        if (is_empty) masses->ref[b] = SL_REF_EMPTY;
+        masses->cum[b + 1] = mass;
+    }
+    sl_masses_finish(masses);
+}
+
 // In-block mass of the rows before j in the block of j.
 static uint64_t mass_before(const sl_masses *masses, int j) {
     uint64_t mass = 0;
@@ -180,22 +198,53 @@ int sl_masses_reaching(const sl_masses *masses, double p, int32_t *rows) {
     return collect(masses, cut, more < count[cut] ? (int)more : count[cut], rows);
 }
 
-// ---- heap sort ----
+// ---- radix sort ----
 
-static void sift_down(uint64_t *x, int i, int n) {
-    for (int child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && x[child + 1] > x[child]) child++;
-        if (x[i] >= x[child]) return;
-        uint64_t t = x[i];
-        x[i] = x[child], x[child] = t;
+enum { DIGITS = 256, FEW = 48 };
+
+static void insertion_sort(uint64_t *x, int n) {
+    for (int i = 1; i < n; i++) {
+        uint64_t value = x[i];
+        int at = i;
+        for (; at > 0 && x[at - 1] > value; at--) x[at] = x[at - 1];
+        x[at] = value;
     }
 }
 
-void sl_sort(uint64_t *x, int n) {
-    for (int i = n / 2 - 1; i >= 0; i--) sift_down(x, i, n);
-    for (int i = n - 1; i > 0; i--) {
-        uint64_t t = x[0];
-        x[0] = x[i], x[i] = t;
-        sift_down(x, 0, i);
+// Moves each number to the part of its digit, the 8 bits from `shift` on. end: [DIGITS] where the parts end.
+static void split_by_digit(uint64_t *x, int n, int shift, int *end) {
+    int next[DIGITS] = {0};
+    for (int i = 0; i < n; i++) next[x[i] >> shift & (DIGITS - 1)]++;
+    for (int d = 0, at = 0; d < DIGITS; d++) {
+        int count = next[d];
+        next[d] = at, end[d] = at += count;
     }
+    for (int d = 0; d < DIGITS; d++)
+        while (next[d] < end[d]) {
+            uint64_t *from = &x[next[d]], value = *from;
+            int digit = value >> shift & (DIGITS - 1);
+            if (digit == d) {
+                next[d]++;
+                continue;
+            }
+            *from = x[next[digit]];
+            x[next[digit]++] = value;
+        }
+}
+
+// The digit begins at the highest bit in which the numbers differ. So a call splits them, and calls nest at most 8 deep. The
+// thresholds of draws are nearly uniform: one split leaves parts that insertion sort finishes, in time proportional to n.
+void sl_sort(uint64_t *x, int n) {
+    uint64_t differ = 0;
+    int end[DIGITS];
+    for (int i = 1; i < n; i++) differ |= x[i] ^ x[0];
+    if (!differ) return;
+    if (n <= FEW) {
+        insertion_sort(x, n);
+        return;
+    }
+    int top = 63 - __builtin_clzll(differ), shift = top > 7 ? top - 7 : 0;
+    split_by_digit(x, n, shift, end);
+    for (int d = 0, first = 0; shift && d < DIGITS; first = end[d++])
+        if (end[d] - first > 1) sl_sort(x + first, end[d] - first);
 }

@@ -25,6 +25,7 @@ typedef struct sl_masses {
     uint64_t *cum;    // [n_blocks + 1] mass before each block; cum[n_blocks] is the mass of all blocks
     int top;          // largest ref
     uint64_t uniform; // added to the mass of every row
+    int tile;         // rows of a tile of santa-prop and santa-flash, a multiple of 32; 0: 256
 } sl_masses;
 
 // Expects the in-block mass of block b in cum[b + 1]. Computes the running masses (cum) and top.
@@ -32,6 +33,8 @@ void sl_masses_finish(sl_masses *masses);
 // Drops all rows but the first n, a multiple of 32. Computes cum and top again if the largest ref of the dropped rows is more
 // than 8 above the others: masses of the others could be 0.
 void sl_masses_truncate(sl_masses *masses, int n);
+// Sets the masses of all rows but rows[0..n), ascending, to 0. Computes cum and top again.
+void sl_masses_keep(sl_masses *masses, const int32_t *rows, int n);
 uint64_t sl_masses_running(const sl_masses *masses, int j); // C_j: mass up to and including row j; C_{-1} = 0
 uint64_t sl_masses_of_row(const sl_masses *masses, int j);  // C_j - C_{j-1}
 // p_j from the stored mass. An integer mass is 0 below 2^-30 of the largest mass of its block, and such a row can have a large

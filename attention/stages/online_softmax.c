@@ -1,6 +1,6 @@
-// attention/stages/online_softmax.c - the driver of compositions without a draw: every row once. One pass over pages fuses
-// proposal, draw and combination with an online softmax. A task is a chunk of 1,024 rows of a KV head. Partial results merge in
-// the order of the chunks.
+// attention/stages/online_softmax.c - the driver of compositions without a draw: every row once, or every row of ranges that
+// positions decide (sl_draw.ranges). One pass over pages fuses proposal, draw and combination with an online softmax. A task is
+// a chunk of 1,024 rows of a KV head. Partial results merge in the order of the chunks.
 //
 // Queries of one sequence that follow each other (a token and its drafts) read the same pages. A task of exact attention serves
 // all of them: it widens a page once for the heads of several queries. A query head's sums do not depend on the others.
@@ -32,8 +32,11 @@ static size_t partial_floats(const sl_attn_geom *g) {
     return (size_t)(g->n_heads / g->n_kv_heads) * (g->head_dim + 2);
 }
 
-static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
-    const sl_proposal *propose = sl_composition_of(spec).propose;
+int sl_reads_ranges(const sl_composition *c) {
+    return !c->draw || (!c->select && c->draw->ranges);
+}
+
+static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, const sl_proposal *propose, int n_seqs, int n_kv) {
     size_t pairs = (size_t)n_seqs * g->n_kv_heads, at = 0;
     layout l = {.n_state = propose->state ? (propose->state(g, spec, n_kv) + 63) / 64 * 64 : 0};
     l.reports = sl_workspace_take(&at, (size_t)n_seqs * g->n_heads * sizeof(sl_attn_report));
@@ -45,8 +48,9 @@ static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seq
     return l;
 }
 
-size_t sl_online_softmax_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
-    return lay_out(g, spec, n_seqs, n_kv).size;
+size_t sl_online_softmax_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, const sl_proposal *propose, int n_seqs,
+                                   int n_kv) {
+    return lay_out(g, spec, propose, n_seqs, n_kv).size;
 }
 
 static void clear_partial(int n, int head_dim, float *o, float *m, float *l) {
@@ -54,14 +58,40 @@ static void clear_partial(int n, int head_dim, float *o, float *m, float *l) {
     for (int i = 0; i < n; i++) m[i] = -INFINITY, l[i] = 0;
 }
 
+// The rows [*from, *to) that range r of the group has in a page, counted from the page's first row. Returns 0: none.
+static int rows_in_page(const sl_group *g, int r, int page, int *from, int *to) {
+    int first = page * SL_PAGE;
+    *from = g->rows.from[r] > first ? g->rows.from[r] - first : 0;
+    *to = g->rows.to[r] - first < SL_PAGE ? g->rows.to[r] - first : SL_PAGE;
+    return *from < *to;
+}
+
+static int has_rows(const sl_group *g, int chunk) {
+    int from = chunk * SL_CHUNK, to = from + SL_CHUNK, any = 0;
+    for (int r = 0; r < 2; r++) any |= g->rows.from[r] < to && g->rows.to[r] > from && g->rows.from[r] < g->rows.to[r];
+    return any;
+}
+
+static int n_rows(const sl_group *g) {
+    return g->rows.to[0] - g->rows.from[0] + g->rows.to[1] - g->rows.from[1];
+}
+
 static void softmax_chunk(const sl_group *g, const sl_proposal *propose, int chunk, float *partial) {
-    int pages = sl_kv_pages_of(g->kv->n_kv), first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
-    float score[SL_MAX_GROUP * SL_CHUNK], *o = partial, *m = o + (size_t)g->n * g->head_dim, *l = m + g->n;
-    clear_partial(g->n, g->head_dim, o, m, l);
-    for (int page = first; page < last && page < pages; page++) {
-        propose->score(g, page, score);
-        g->kernels->online_softmax(score, SL_CHUNK, g->n, sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, m, l, o);
-    }
+    int pages = sl_kv_pages_of(g->kv->n_kv), first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE,
+        dim = g->head_dim;
+    float score[SL_MAX_GROUP * SL_CHUNK], *o = partial, *m = o + (size_t)g->n * dim, *l = m + g->n;
+    clear_partial(g->n, dim, o, m, l);
+    for (int page = first; page < last && page < pages; page++)
+        for (int r = 0, from, to; r < 2; r++) {
+            if (!rows_in_page(g, r, page, &from, &to)) continue;
+            if (propose->exact)
+                g->kernels->score(g->q, g->n, sl_kv_run_from(sl_k_page(g, page), dim, from), to - from, dim, g->scale, score,
+                                  SL_CHUNK);
+            else
+                propose->score(g, page, score); // other proposals have every row
+            g->kernels->online_softmax(score, SL_CHUNK, g->n, sl_kv_run_from(sl_v_page(g, page), dim, from), to - from, dim, m,
+                                       l, o);
+        }
 }
 
 // The same for the groups [n] of one KV head of queries that follow each other in a sequence, with exact scores. Each query
@@ -100,9 +130,11 @@ __attribute__((noinline)) static void softmax_chunk_of_run(const sl_group *const
 static void merge_chunks(const sl_group *g, int i, const float *partials, size_t stride) {
     float *out = g->query->out + ((size_t)g->h * g->n + i) * g->head_dim, m = -INFINITY, l = 0;
     int n = chunks(g->kv->n_kv);
-    for (int c = 0; c < n; c++) m = fmaxf(m, partials[c * stride + (size_t)g->n * g->head_dim + i]);
+    for (int c = 0; c < n; c++)
+        if (has_rows(g, c)) m = fmaxf(m, partials[c * stride + (size_t)g->n * g->head_dim + i]);
     memset(out, 0, g->head_dim * sizeof *out);
     for (int c = 0; c < n; c++) {
+        if (!has_rows(g, c)) continue; // the partial result was not computed
         const float *o = partials + c * stride, *state = o + (size_t)g->n * g->head_dim;
         float factor = exp2f(state[i] - m);
         l += factor * state[g->n + i];
@@ -134,19 +166,18 @@ void sl_exact_head(sl_head *x) {
 }
 
 static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl_attn_report *r) {
-    uint64_t n_kv = (uint64_t)g->kv->n_kv, v_bytes = n_kv * sl_v_row_bytes(g);
+    uint64_t n = (uint64_t)n_rows(g), v_row = sl_v_row_bytes(g), k_row = sl_k_row_bytes(g);
     sl_head x = {.group = g, .index = i, .report = r};
-    int n = g->kv->n_kv;
     *r = (sl_attn_report){
         SL_ATTN_NO_VALUES,
         .k_rows = (uint32_t)(propose->exact   ? n
-                             : propose->needs ? sl_page_rows(g->kv, sl_kv_n_built(g->kv))
+                             : propose->needs ? (uint64_t)sl_page_rows(g->kv, sl_kv_n_built(g->kv))
                                               : 0),
         .v_distinct = (uint32_t)n,
         .v_rows = (uint32_t)n,
         .features = 1,
-        .bytes = propose->bytes(g) + v_bytes,
-        .dense_bytes = n_kv * sl_k_row_bytes(g) + v_bytes,
+        .bytes = (propose->exact ? n * k_row : propose->bytes(g)) + n * v_row,
+        .dense_bytes = (uint64_t)g->kv->n_kv * (k_row + v_row),
     };
     if (propose->report) propose->report(&x);
 }
@@ -154,6 +185,7 @@ static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl
 typedef struct call {
     const sl_attn_decode_args *a;
     const sl_proposal *propose;
+    sl_ranges_fn ranges; // NULL: every row
     char *states;
     size_t n_state; // bytes of a pair
     sl_group *groups;
@@ -171,6 +203,7 @@ static void begin_pair(void *ctx, size_t pair, int thread) {
     int n_kv_heads = c->a->geom->n_kv_heads;
     c->groups[pair] = sl_group_of(c->a, (int)pair / n_kv_heads, (int)pair % n_kv_heads);
     c->groups[pair].state = c->states + pair * c->n_state;
+    if (c->ranges) c->groups[pair].rows = c->ranges(c->a->spec, c->groups[pair].kv->n_kv);
     if (c->propose->begin) c->propose->begin(&c->groups[pair]);
 }
 
@@ -185,7 +218,7 @@ static void run_chunk(void *ctx, size_t task, int thread) {
     int n = 0;
     for (int i = 0; i < run->n; i++) {
         size_t pair = (size_t)(run->first + i) * n_kv_heads + h;
-        if (chunk * SL_CHUNK >= c->groups[pair].kv->n_kv) continue;
+        if (!has_rows(&c->groups[pair], chunk)) continue;
         groups[n] = &c->groups[pair];
         partials[n++] = c->partials + (pair * c->n_chunks + chunk) * c->stride;
     }
@@ -195,11 +228,11 @@ static void run_chunk(void *ctx, size_t task, int thread) {
         softmax_chunk_of_run(groups, n, chunk, partials);
 }
 
-// Splits the queries into runs. Only exact scores are computed for several queries at once.
+// Splits the queries into runs. Only exact scores of all rows are computed for several queries at once.
 static int split(const call *c, query_run *runs) {
     const sl_attn_query *seqs = c->a->seqs;
     int n = 0, most = 1;
-    if (c->propose == &sl_propose_exact && c->group < RUN_HEADS) most = RUN_HEADS / c->group;
+    if (c->propose == &sl_propose_exact && !c->ranges && c->group < RUN_HEADS) most = RUN_HEADS / c->group;
     for (int i = 0; i < c->a->n_seqs; i++) {
         int follows = i && seqs[i].kv.pages == seqs[i - 1].kv.pages && seqs[i].kv.n_kv == seqs[i - 1].kv.n_kv + 1;
         if (follows && runs[n - 1].n < most)
@@ -217,17 +250,33 @@ static void finish_head(void *ctx, size_t item, int thread) {
     int i = (int)item % c->group;
     merge_chunks(g, i, c->partials + item / c->group * c->n_chunks * c->stride, c->stride);
     report_head(g, c->propose, i, &c->reports[item]);
+    if (c->ranges) c->reports[item].samples = c->reports[item].budget = (uint32_t)n_rows(g);
 }
 
-void sl_online_softmax_decode(const sl_attn_decode_args *a, const sl_proposal *propose) {
+// What a sequence states that attends exactly because it has few rows.
+static void report_exact(const call *c, int s) {
+    const sl_attn_geom *g = c->a->geom;
+    const float *out = c->a->seqs[s].out;
+    sl_attn_report *reports = c->reports + (size_t)s * g->n_heads;
+    int of_layer = sl_attn_certifies_layer(c->a->spec), of_head = !of_layer && sl_attn_states_error(c->a->spec);
+    if (of_layer) sl_reports_state_zero(g, out, reports);
+    for (int h = 0; h < g->n_heads; h++) {
+        reports[h].exact = 1;
+        reports[h].certified = of_layer && reports[h].stated_error == 0;
+        if (of_head) reports[h].error_bound = (float)sl_relative_bound(0, sl_norm(out + (size_t)h * g->head_dim, g->head_dim));
+    }
+}
+
+void sl_online_softmax_decode(const sl_attn_decode_args *a, const sl_proposal *propose, sl_ranges_fn ranges) {
     const sl_attn_geom *geom = a->geom;
     int longest = sl_longest(a);
     size_t n_pairs = (size_t)a->n_seqs * geom->n_kv_heads;
-    layout l = lay_out(geom, a->spec, a->n_seqs, longest);
+    layout l = lay_out(geom, a->spec, propose, a->n_seqs, longest);
     SL_CHECK(l.size <= a->ws->size);
     char *ws = a->ws->data;
     call c = {.a = a,
               .propose = propose,
+              .ranges = ranges,
               .states = ws + l.states,
               .n_state = l.n_state,
               .groups = (sl_group *)(ws + l.groups),
@@ -241,5 +290,7 @@ void sl_online_softmax_decode(const sl_attn_decode_args *a, const sl_proposal *p
     sl_parallel(n_pairs, begin_pair, &c);
     sl_parallel((size_t)c.n_runs * geom->n_kv_heads * c.n_chunks, run_chunk, &c);
     sl_parallel(n_pairs * c.group, finish_head, &c);
+    for (int s = 0; s < a->n_seqs; s++)
+        if (a->seqs[s].kv.n_kv < a->exact_below) report_exact(&c, s);
     sl_reports_close(a, c.reports);
 }

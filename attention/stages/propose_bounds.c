@@ -20,17 +20,19 @@ static bf16 below(float x) {
 static void find_bounds(sl_kv_run k, int n_rows, int head_dim, bf16 *bounds) {
     for (int from = 0; from < n_rows; from += UNIT, bounds += 2 * head_dim) {
         int n = from + UNIT < n_rows ? UNIT : n_rows - from;
-        float rows[UNIT * 256];
+        float rows[UNIT * 256], low[256], high[256];
+        int has_nan = 0;
         sl_kv_widen(sl_kv_run_from(k, head_dim, from), head_dim, n, rows);
-        for (int c = 0; c < head_dim; c++) {
-            float low = INFINITY, high = -INFINITY;
-            for (int j = 0; j < n; j++) {
-                float x = rows[j * head_dim + c] + 0.0f; // -0 becomes 0, because fminf may return either zero
-                low = fminf(low, x), high = fmaxf(high, x);
-                if (isnan(x)) low = high = x, j = n; // fminf and fmaxf skip NaN
+        for (int c = 0; c < head_dim; c++) low[c] = INFINITY, high[c] = -INFINITY;
+        for (int j = 0; j < n; j++) // without calls, so the compiler makes vectors of the channels
+            for (int c = 0; c < head_dim; c++) {
+                float x = rows[j * head_dim + c] + 0.0f; // -0 becomes 0: both zeros give the same bound
+                low[c] = x < low[c] ? x : low[c], high[c] = x > high[c] ? x : high[c];
             }
-            bounds[c] = below(low), bounds[head_dim + c] = below(-high) ^ 0x8000;
-        }
+        for (int i = 0; i < n * head_dim; i++) has_nan |= rows[i] != rows[i];
+        for (int i = n * head_dim - 1; has_nan && i >= 0; i--) // comparisons skip NaN; the first NaN of a channel counts
+            if (isnan(rows[i])) low[i % head_dim] = high[i % head_dim] = rows[i];
+        for (int c = 0; c < head_dim; c++) bounds[c] = below(low[c]), bounds[head_dim + c] = below(-high[c]) ^ 0x8000;
     }
 }
 

@@ -251,4 +251,4 @@ static void run(sl_head *x) {
         for (uint64_t bits = v.bitmap[w]; bits; bits &= bits - 1) sl_draws_add(&x->draws, w * 64 + __builtin_ctzll(bits), 1);
 }
 
-const sl_draw sl_draw_visited = {.budget = no_budget, .capacity = capacity, .run = run};
+const sl_draw sl_draw_visited = {.budget = no_budget, .capacity = capacity, .run = run, .takes_set = 1};

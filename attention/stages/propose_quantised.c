@@ -111,9 +111,11 @@ const sl_kv_extra_kind sl_quantised_keys = {
 
 // ---- the proposal ----
 
-// The parameter is --bits of dense-q, or --proposal of santa-is.
+// The parameter is --bits of dense-q, or --proposal of santa-is. The other method with this proposal is vattention with
+// --predictor=int4.
 static int bits_of(const sl_attn_spec *spec) {
     static const int bits[] = {8, 4, 3};
+    if (sl_attn_has(spec, "predictor")) return 4;
     return bits[(int)sl_attn_get(spec, sl_attn_has(spec, "bits") ? "bits" : "proposal")];
 }
 

@@ -14,7 +14,7 @@
 // line. scripts/check/check_layers.py finds circles of calls:
 //
 //   contracts  buckets.h, bucket_index.h, pareto.h; attention.h, prefill_mask.h, random_counter.h, masses.h, threshold.h,
-//   stages.h; spec.c (values of parameters);
+//   stages.h; spec.c (values of parameters), exact_below.c;
 //              prefill_mask.c
 //   loops      cpu_kernels_*.c, cpu_kernels.c, masses.c; cuda: page_extras.cu, page_bounds.cu, bucket_index.cu
 //   shared     combine.c, budget.c, composition.c, page_norms.c, bucket_index.c, pareto.c
@@ -45,7 +45,8 @@
 
 enum {
     SL_CHUNK = 1024,   // rows of one partial result; partial results merge in index order
-    SL_TILE = SL_PAGE, // 256 rows: the tile of santa-prop and santa-flash
+    SL_TILE = SL_PAGE, // 256 rows: the default tile of santa-prop and santa-flash
+    SL_LEAST_TILE = 64,
 };
 
 // ---- drawn rows and samplers: draw_samplers.c ----
@@ -91,7 +92,7 @@ void sl_draw_tiles_proportional(const sl_masses *masses, int S, sl_uniform u, sl
 // pi_j = S_t mass_j / W_t.
 void sl_draw_tiles_uniform(const sl_masses *masses, int S, sl_uniform u, sl_draws *out);
 
-size_t sl_sampler_capacity(int S, int n); // most rows that a sampler returns
+size_t sl_sampler_capacity(int S, int n); // most rows that a sampler returns, for every tile
 size_t sl_sampler_scratch(int S, int n);  // scratch of a sampler, in uint64_t
 
 // ---- take-all + PPS: draw_take_all.c ----
@@ -120,6 +121,12 @@ int sl_plan_take_all(const sl_masses *size, int most, double target, sl_bound_fn
 
 // ---- one step of one KV head, and of one of its query heads ----
 
+// Rows that follow each other: [from[0], to[0]), and after them [from[1], to[1]).
+typedef struct sl_row_ranges {
+    int from[2], to[2];
+} sl_row_ranges;
+typedef sl_row_ranges (*sl_ranges_fn)(const sl_attn_spec *spec, int n_kv);
+
 typedef struct sl_group {
     const sl_attn_decode_args *args;
     const sl_attn_query *query;
@@ -128,8 +135,9 @@ typedef struct sl_group {
     const float *q; // [n][head_dim]
     int h, n;       // KV head; number of query heads that share it
     int head_dim;
-    float scale; // log2(e) / sqrt(head_dim): scores are in log2 units
-    void *state; // sl_proposal.state bytes, filled by sl_proposal.begin
+    float scale;        // log2(e) / sqrt(head_dim): scores are in log2 units
+    sl_row_ranges rows; // that online_softmax.c reads; all rows, except with sl_draw.ranges
+    void *state;        // sl_proposal.state bytes, filled by sl_proposal.begin
 } sl_group;
 
 typedef struct sl_head {
@@ -138,12 +146,14 @@ typedef struct sl_head {
     int index;               // within the group
     const float *q;          // [head_dim]
     sl_masses masses, sizes; // sizes: only if sl_draw.size_power is not 0
-    int S;                   // budget
-    int needs_exact;         // sl_masses_out_of_range(&masses): every row is attended to exactly
-    int is_unbounded;        // sl_sizes_out_of_range(&sizes, &masses): draws in proportion to sizes bound no error
-    double unit, units;      // of sizes: a unit of size in the unit of kappa, and its inverse (carried.c)
-    double kappa;            // the layer's threshold; 0: the head searches for its own
-    sl_threshold_step step;  // of this head
+    int32_t *set;            // [n_set] rows of sl_composition.select, ascending
+    int n_set;
+    int S;                  // budget
+    int needs_exact;        // sl_masses_out_of_range(&masses): every row is attended to exactly
+    int is_unbounded;       // sl_sizes_out_of_range(&sizes, &masses): draws in proportion to sizes bound no error
+    double unit, units;     // of sizes: a unit of size in the unit of kappa, and its inverse (carried.c)
+    double kappa;           // the layer's threshold; 0: the head searches for its own
+    sl_threshold_step step; // of this head
     sl_rng_id id;
     sl_uniform u;       // of the draws of this head
     double norm_before; // |output| of the step before; -1: no such step
@@ -206,6 +216,10 @@ typedef struct sl_draw {
     // filled it.
     void (*expect)(sl_head *x);
     sl_sampler_fn sampler; // SANTA family: the sampler that `run` calls
+    int takes_set;         // 1: `run` takes rows once each, by no random number: another method can draw from these rows
+    // The rows of `run`, if positions alone decide. Without another draw, online_softmax.c then reads them as ranges, for all
+    // heads of a group at once, and `run` is not called. NULL: the rows depend on the head.
+    sl_ranges_fn ranges;
 } sl_draw;
 
 typedef enum {
@@ -218,11 +232,15 @@ typedef struct sl_composition {
     const sl_draw *draw; // NULL: every row once, fused with the proposal (online_softmax.c)
     sl_normaliser normaliser;
     const sl_proposal *(*choose)(const sl_attn_spec *spec); // the proposal that a parameter names; NULL: propose
+    // Takes a set of rows. `draw` then draws from the exact masses of this set: other rows have the mass 0. NULL: `draw` draws
+    // from the masses of the proposal.
+    const sl_draw *select;
 } sl_composition;
 
 // ---- shared parts: composition.c ----
 
-// The composition of a specification. `score+value` has the proposal of the first method and the draw of the second.
+// The composition of a specification. `first+value` has the proposal of the first method and the draw of the second. If the
+// first method has a draw, this draw selects the set.
 sl_composition sl_composition_of(const sl_attn_spec *spec);
 int sl_page_rows(const sl_kv_view *kv, int page); // visible rows of a page: 256, or fewer in the newest page
 sl_kv_run sl_k_page(const sl_group *g, int page); // [256][head_dim]
@@ -248,12 +266,15 @@ void sl_combine(sl_head *x, sl_normaliser normaliser, int refined);
 double sl_norm(const float *x, int n); // Euclidean
 // b / norm as a report states it: 0 for b = 0; infinity where b or the norm is infinite or NaN, because then there is no bound.
 double sl_relative_bound(double b, double norm);
+// After exact attention of the heads of a layer: no error, if the output [n_heads][head_dim] is a number. reports: [n_heads]
+void sl_reports_state_zero(const sl_attn_geom *geom, const float *out, sl_attn_report *reports);
 
 // ---- draws over the heads of a layer: budget.c ----
 
 // A head gets at most 4 S draws, and with --budget=variance at least S / 4.
 enum { SL_BUDGET_MOST = 4 };
 int sl_budget_is_by_variance(const sl_attn_spec *spec); // 1: --budget=variance, and no stated error
+int sl_tile_of(const sl_attn_spec *spec);               // rows of a tile: --tile, or SL_TILE for methods without it
 // Without --budget=variance these two functions do nothing.
 void sl_budget_profile(sl_head *x); // an sl_draw.prepare
 // An sl_draw.plan: sets S of every head of one sequence's layer, at most n_heads * S draws in all.
@@ -315,9 +336,13 @@ extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top
 
 // ---- every row once: online_softmax.c ----
 
-// The driver of a composition without a draw.
-size_t sl_online_softmax_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv);
-void sl_online_softmax_decode(const sl_attn_decode_args *args, const sl_proposal *propose);
+// The driver of a composition without a draw, or with the rows of sl_draw.ranges, and of the sequences that attend exactly with
+// any method (propose: sl_propose_exact; then reports state the error 0 if the specification states an error).
+int sl_reads_ranges(const sl_composition *c); // 1: online_softmax.c runs the composition
+size_t sl_online_softmax_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, const sl_proposal *propose, int n_seqs,
+                                   int n_kv);
+// ranges: the rows, with exact scores; NULL: every row, with the scores of `propose`.
+void sl_online_softmax_decode(const sl_attn_decode_args *args, const sl_proposal *propose, sl_ranges_fn ranges);
 // Exact attention of one query head into x->out, with the bits of method dense. The function reads K twice and V twice.
 void sl_exact_head(sl_head *x);
 

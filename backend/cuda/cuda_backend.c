@@ -41,7 +41,8 @@ static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row
         c->inv_freq_of = rope->inv_freq;
     }
     if (size > c->rope_size) {
-        sl_cuda_forget(be); // because recordings hold the old address
+        sl_cuda_forget(be);                                   // because recordings hold the old address
+        if (size < 2 * c->rope_size) size = 2 * c->rope_size; // so that steps with more and more drafts seldom grow it
         cudaFree(c->rope);
         c->rope = NULL;
         c->rope_size = 0;

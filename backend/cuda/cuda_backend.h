@@ -11,7 +11,7 @@
 #include <cuda_runtime_api.h>
 
 enum {
-    SL_MAX_GRAPHS = 64,
+    SL_MAX_GRAPHS = 128, // steps with drafts have many numbers of rows
     SL_BRANCHES = 4,
     SL_MAX_GEMMS = 64,
     SL_LT_WORKSPACE = 32 << 20, // bytes of scratch memory for cuBLASLt

@@ -4,6 +4,8 @@
 // recording serves every step of its key.
 #include "backend/cuda/cuda_backend.h"
 
+#include <string.h>
+
 static cudaGraphExec_t record(sl_cuda *c, void (*forward)(const struct sl_batch *batch), const struct sl_batch *batch) {
     static const char what[] = "recording a step";
     cudaGraph_t graph = NULL;
@@ -17,7 +19,7 @@ static cudaGraphExec_t record(sl_cuda *c, void (*forward)(const struct sl_batch 
 }
 
 static int is_same(sl_step_key a, sl_step_key b) {
-    return a.n == b.n && a.first == b.first && a.plan == b.plan;
+    return a.n == b.n && a.first == b.first && a.plan == b.plan && !memcmp(a.exact_rows, b.exact_rows, sizeof a.exact_rows);
 }
 
 // Where the next recording goes: behind the others, or in the place of the one that was replayed least recently.

@@ -7,9 +7,12 @@
 
 #include <string.h>
 
-// Makes room for n rows: scratch memory, settings and ids on the device, ids in pinned memory. Returns 1 on failure.
+enum { TOGETHER = 16 }; // rows of a launch: enough for all multiprocessors, and scratch memory has a limit
+
+// Makes room for n rows: scratch memory, settings and ids on the device, ids in pinned memory. Steps with drafts have many
+// numbers of rows, so more than one row gets room for many. Returns 1 on failure.
 static int grow(sl_cuda *c, int n, int n_vocab) {
-    size_t ws = sl_cuda_sampler_workspace(n, n_vocab);
+    size_t ws = sl_cuda_sampler_workspace(n > 1 ? TOGETHER : 1, n_vocab);
     if (!c->sampled && sl_cuda_keep_error(c, cudaEventCreateWithFlags(&c->sampled, cudaEventDisableTiming), "event")) return 1;
     if (ws > c->sample_ws_size) {
         sl_cuda_keep_error(c, cudaStreamSynchronize(c->stream), "sampling");
@@ -20,6 +23,7 @@ static int grow(sl_cuda *c, int n, int n_vocab) {
         c->sample_ws_size = ws;
     }
     if (n <= c->sample_rows) return 0;
+    n = (n + 63) / 64 * 64;
     sl_cuda_keep_error(c, cudaStreamSynchronize(c->stream), "sampling");
     cudaFree(c->settings);
     cudaFreeHost(c->sampled_ids);
@@ -66,7 +70,9 @@ void sl_cuda_sample_rows(const sl_backend *be, const float *logits, const sl_row
     if (upload_allowed(be, allowed, n_rows, n_vocab, settings)) return;
     sl_cuda_upload(be, c->settings, settings, sizeof settings);
     int32_t *host_ids = (int32_t *)((sl_cuda_sampling *)c->settings + c->sample_rows);
-    sl_cuda_sample(logits, rows, c->settings, n_rows, n_vocab, ids, host_ids, c->sample_ws, c->stream);
+    for (int i = 0; i < n_rows; i += TOGETHER)
+        sl_cuda_sample(logits + (size_t)i * n_vocab, rows + i, (sl_cuda_sampling *)c->settings + i,
+                       n_rows - i < TOGETHER ? n_rows - i : TOGETHER, n_vocab, ids + i, host_ids + i, c->sample_ws, c->stream);
     sl_cuda_keep_error(
         c, cudaMemcpyAsync(c->sampled_ids, host_ids, n_rows * sizeof *host_ids, cudaMemcpyDeviceToHost, c->stream), "sampling");
     sl_cuda_keep_error(c, cudaEventRecord(c->sampled, c->stream), "sampling");

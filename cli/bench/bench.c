@@ -9,6 +9,7 @@
 #include "cli/output/rows.h"
 #include "cli/output/summary.h"
 #include "cli/process.h"
+#include "cli/run/attn_flags.h"
 #include "cli/run/load_model.h"
 #include "cli/run/pick_device.h"
 #include "cli/run/prompt_ids.h"
@@ -70,22 +71,24 @@ static int new_engine(cli_bench *b, sl_error *err) {
     cli_progress bar;
     char attn[CLI_ATTN_NAME];
     sl_attn_format(&b->attn.specs[0], attn, sizeof attn);
-    const sl_engine_options options = {.n_ctx = (int)most_rows(b->plan), // check_depths
-                                       .n_sequences = b->max_batch,
-                                       .prefill_chunk = o->ubatch,
-                                       .n_threads = o->threads,
-                                       .device = b->device,
-                                       .attn = offloaded(b->o) ? attn : NULL,
-                                       .kv_cache = o->kv_cache,
-                                       .kv_cache_dtype = o->kv_cache_dtype,
-                                       .cache_type_k = o->cache_type_k,
-                                       .cache_type_v = o->cache_type_v,
-                                       .kv_gpu_memory = o->kv_gpu_memory,
-                                       .host_memory = o->host_memory,
-                                       .progress = {.fn = cli_progress_update, .ctx = &bar},
-                                       .seed = b->o->run->sampling.seed};
+    sl_engine_options options = {.n_ctx = (int)most_rows(b->plan), // check_depths
+                                 .n_sequences = b->max_batch,
+                                 .prefill_chunk = o->ubatch,
+                                 .n_threads = o->threads,
+                                 .device = b->device,
+                                 .attn = offloaded(b->o) ? attn : NULL,
+                                 .kv_cache = o->kv_cache,
+                                 .kv_cache_dtype = o->kv_cache_dtype,
+                                 .cache_type_k = o->cache_type_k,
+                                 .cache_type_v = o->cache_type_v,
+                                 .kv_gpu_memory = o->kv_gpu_memory,
+                                 .host_memory = o->host_memory,
+                                 .progress = {.fn = cli_progress_update, .ctx = &bar},
+                                 .seed = b->o->run->sampling.seed};
+    int rc = cli_exact_below(&b->o->run->attention, &options.exact_below, err);
+    if (rc) return rc;
     cli_progress_begin(&bar, "upload", "tensors");
-    int rc = sl_engine_new(b->model, &options, &b->engine, err);
+    rc = sl_engine_new(b->model, &options, &b->engine, err);
     cli_progress_end(&bar);
     if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend), b->formats = sl_engine_kv_formats(b->engine);
     if (!rc && b->o->bench->hot_hits_given) rc = sl_engine_impose_hits(b->engine, b->o->bench->hot_hits, err);
@@ -609,10 +612,10 @@ static json_t *count(int n) { // 0: unknown
     return n ? json_integer(n) : json_null();
 }
 
-static json_t *source_json(const cli_bench *b, const cli_bench_row *r) {
+json_t *cli_bench_source_json(const cli_bench *b, int sm_mhz, int memory_mhz) {
     return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o}", "version", SLEIGH_VERSION, "commit", cli_commit(), "device", b->backend,
-                     "driver", *b->meter.driver ? json_string(b->meter.driver) : json_null(), "sm_mhz", count(r->sm_mhz),
-                     "memory_mhz", count(r->memory_mhz));
+                     "driver", *b->meter.driver ? json_string(b->meter.driver) : json_null(), "sm_mhz", count(sm_mhz),
+                     "memory_mhz", count(memory_mhz));
 }
 
 static json_t *test_json(const cli_bench *b, const cli_bench_row *r) {
@@ -682,7 +685,7 @@ static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {
 }
 
 json_t *cli_bench_json(const cli_bench *b, const cli_bench_row *r) {
-    json_t *row = source_json(b, r), *test = test_json(b, r), *figures = figures_json(b, r);
+    json_t *row = cli_bench_source_json(b, r->sm_mhz, r->memory_mhz), *test = test_json(b, r), *figures = figures_json(b, r);
     if (row) {
         json_object_update(row, test);
         json_object_update(row, figures);

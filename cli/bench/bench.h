@@ -104,5 +104,7 @@ typedef int (*cli_bench_fn)(void *ctx, const cli_bench_row *row, sl_error *err);
 int cli_bench_run(cli_bench *b, cli_bench_fn fn, void *ctx, sl_error *err);
 // All fields of a row, with the settings of the measurement, but without the model's.
 json_t *cli_bench_json(const cli_bench *b, const cli_bench_row *row);
+// Its first fields: the program and the device, with the clocks of a GPU (0: unknown).
+json_t *cli_bench_source_json(const cli_bench *b, int sm_mhz, int memory_mhz);
 
 #endif

@@ -155,10 +155,10 @@ int cli_calibrate_announced(const cli_clock *clock, const cli_grid *grid, const 
 // ---- flags ----
 
 static int check_flags(const cli_bench_flags *o, sl_error *err) {
-    static const char *const others[] = {"--steps",          "--prompt-gen",   "--ragged",         "--copy",
-                                         "--memory-rate",    "--plot",         "--query-spread",   "--phase",
-                                         "--output",         "--seed",         "--auto-calibrate", "--states",
-                                         "--kv-cache-dtype", "--cache-type-k", "--cache-type-v",   NULL};
+    static const char *const others[] = {
+        "--exact-below", "--steps",          "--prompt-gen",   "--ragged",       "--copy", "--memory-rate",
+        "--plot",        "--query-spread",   "--phase",        "--output",       "--seed", "--auto-calibrate",
+        "--states",      "--kv-cache-dtype", "--cache-type-k", "--cache-type-v", NULL};
     const char *other = cli_given_flag(o->given, others);
     if (other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --calibrate", other);
     for (int i = 0; i < o->bench->depths.n; i++)

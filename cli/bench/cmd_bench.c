@@ -24,5 +24,7 @@ int cmd_bench(const char *subject, const cli_bench_flags *o, sl_error *err) {
     if (!strcmp(subject, "decode")) return cmd_bench_decode(o, err);
     if (!strcmp(subject, "attn")) return cmd_bench_attn(o, err);
     if (is_draft) return cmd_bench_draft(o, err);
-    return sl_fail(err, SL_ERR_ARG, "bench %.60s: expected decode, attn, draft, or no subject to time a model", subject);
+    if (!strcmp(subject, "linear")) return cmd_bench_linear(o, err);
+    return sl_fail(err, SL_ERR_ARG, "bench %.60s: expected decode, attn, draft, linear, or no subject to time a model",
+                   subject);
 }

@@ -9,6 +9,7 @@ int cmd_bench_model(const cli_bench_flags *o, sl_error *err);  // without a subj
 int cmd_bench_decode(const cli_bench_flags *o, sl_error *err); // decode steps of a batch
 int cmd_bench_draft(const cli_bench_flags *o, sl_error *err);  // passes that verify drafts, and texts with drafts
 int cmd_bench_attn(const cli_bench_flags *o, sl_error *err);   // attention kernels of a GPU
+int cmd_bench_linear(const cli_bench_flags *o, sl_error *err); // the matrices of a decode step
 
 // bench attn --phase masks: prefill with masks, for heads of this shape (bench_masks.c). Only in a build with CUDA.
 struct sl_attn_geom;

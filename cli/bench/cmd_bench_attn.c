@@ -127,9 +127,9 @@ static int read_format(plan *p, const cli_device_options *o, sl_error *err) {
 
 // Refuses flags that concern the steps of a model.
 static int check_flags(const cli_bench_flags *o, sl_error *err) {
-    static const char *const of_models[] = {
-        "--model",        "--steps",        "--n-prompt", "--prompt-gen", "--ragged", "--copy",        "--kv-cache",
-        "--cache-type-k", "--cache-type-v", "--fill",     "--hot-hits",   "--device", "--memory-rate", NULL};
+    static const char *const of_models[] = {"--model",    "--steps",    "--n-prompt",     "--prompt-gen",   "--ragged",
+                                            "--copy",     "--kv-cache", "--cache-type-k", "--cache-type-v", "--fill",
+                                            "--hot-hits", "--device",   "--memory-rate",  "--exact-below",  NULL};
     static const char *const of_normal[] = {"--depth", "--query-deviation", "--query-spread", NULL};
     const char *states = o->bench->states, *phase = o->bench->phase, *plot = o->output->plot;
     const char *other = cli_given_flag(o->given, of_models);

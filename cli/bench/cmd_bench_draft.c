@@ -1,5 +1,6 @@
 // cli/bench/cmd_bench_draft.c - sleigh bench draft: what drafts can gain. It times decode passes over 1 to 9 rows of one
-// session, which verify 0 to 8 drafts. With --draft it also generates text with and without drafts.
+// session, or of each of --batch sessions, which verify 0 to 8 drafts. With --draft it also generates text with and without
+// drafts.
 //
 // A pass begins at a multiple of 256 tokens, so that its rows lie in one page of the KV cache, and the session is cut back
 // after it. Texts continue random sentences in the language of the embedded model; without a tokenizer, random ids. Decoding is
@@ -13,6 +14,7 @@
 #include "cli/output/rows.h"
 #include "cli/output/summary.h"
 #include "cli/process.h"
+#include "cli/run/attn_flags.h"
 #include "cli/run/load_model.h"
 #include "cli/run/pick_device.h"
 #include "cli/run/prompt_ids.h"
@@ -40,8 +42,10 @@ typedef struct bench {
     int n_drafts, n_gen, n_most;   // n_most: drafts of a step
     sl_model *model, *draft_model; // draft_model NULL: none
     sl_engine *engine;
-    sl_session *session;
+    sl_session **sessions; // [n_seqs] of a pass; texts use the first one
+    int n_seqs;
     cli_model_name name;
+    const char *device;
     char backend[256];
     sl_ids prompt; // enough for the deepest test
     sl_logit_bias no_end[SL_MAX_EOS];
@@ -72,11 +76,15 @@ static int add_drafts(bench *b, const char *list, sl_error *err) {
 }
 
 static int check_flags(const cli_bench_flags *o, sl_error *err) {
-    static const char *const others[] = {"--n-prompt", "--prompt-gen", "--batch",       "--ragged",   "--copy", "--phase",
+    static const char *const others[] = {"--n-prompt", "--prompt-gen", "--ragged",      "--copy",     "--phase",
                                          "--plot",     "--hot-hits",   "--memory-rate", "--kv-cache", NULL};
     const char *other = cli_given_flag(o->given, others);
     if (other) return sl_fail(err, SL_ERR_ARG, "bench draft: expected no flag %s", other);
     if (o->bench->n_gens.n > 1) return sl_fail(err, SL_ERR_ARG, "bench draft: --n-gen: expected one number");
+    if (o->bench->batches.n > 1) return sl_fail(err, SL_ERR_ARG, "bench draft: --batch: expected one number");
+    if (o->bench->batches.n && o->bench->batches.at[0] > 1 && o->run->drafts.drafts.n)
+        return sl_fail(err, SL_ERR_ARG, "bench draft: --batch %d: texts have one sequence; expected no --draft with it",
+                       o->bench->batches.at[0]);
     if (!strcmp(o->bench->fill, "random") && o->run->drafts.drafts.n)
         return sl_fail(err, SL_ERR_ARG, "bench draft: --fill random makes no text; expected no --draft with it");
     return 0;
@@ -87,7 +95,7 @@ static int make_plan(bench *b, sl_error *err) {
     int rc = check_flags(b->o, err);
     b->depths = o->depths.n ? o->depths : (cli_ints){.at = {512}, .n = 1};
     b->n_gen = o->n_gens.n ? o->n_gens.at[0] : TOKENS;
-    b->n_drafts = 1, b->n_most = SL_DRAFT_MOST;
+    b->n_drafts = 1, b->n_most = SL_DRAFT_MOST, b->n_seqs = o->batches.n ? o->batches.at[0] : 1;
     cli_sort_ints(&b->depths);
     if (!rc && b->n_gen < 1) rc = sl_fail(err, SL_ERR_ARG, "--n-gen 0: expected a whole number, 1 or more");
     if (!rc) rc = cli_attn_list_parse("--attn", &b->o->run->attention.attns, &b->attn, err);
@@ -124,20 +132,24 @@ static int make_prompt(bench *b, sl_error *err) {
 
 static int new_engine(bench *b, sl_error *err) {
     const cli_device_options *o = &b->o->run->device;
-    const sl_engine_options options = {.n_ctx = most_rows(b),
-                                       .n_sequences = 1,
-                                       .n_draft = b->n_most,
-                                       .draft_model = b->draft_model,
-                                       .prefill_chunk = o->ubatch,
-                                       .n_threads = o->threads,
-                                       .device = strcmp(o->name, "auto") ? o->name : "cpu",
-                                       .kv_cache_dtype = o->kv_cache_dtype,
-                                       .cache_type_k = o->cache_type_k,
-                                       .cache_type_v = o->cache_type_v,
-                                       .seed = b->o->run->sampling.seed};
-    int rc = sl_engine_new(b->model, &options, &b->engine, err);
+    sl_engine_options options = {.n_ctx = most_rows(b),
+                                 .n_sequences = b->n_seqs,
+                                 .n_draft = b->n_most,
+                                 .draft_model = b->draft_model,
+                                 .prefill_chunk = o->ubatch,
+                                 .n_threads = o->threads,
+                                 .device = b->device,
+                                 .kv_cache_dtype = o->kv_cache_dtype,
+                                 .cache_type_k = o->cache_type_k,
+                                 .cache_type_v = o->cache_type_v,
+                                 .seed = b->o->run->sampling.seed};
+    int rc = cli_exact_below(&b->o->run->attention, &options.exact_below, err);
+    if (!rc) rc = sl_engine_new(b->model, &options, &b->engine, err);
     if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend);
-    return rc ? rc : sl_session_new(b->engine, 0, &b->session, err);
+    if (!rc && !(b->sessions = calloc((size_t)b->n_seqs, sizeof *b->sessions)))
+        rc = sl_fail(err, SL_ERR_MEMORY, "%d sessions: out of memory", b->n_seqs);
+    for (int i = 0; !rc && i < b->n_seqs; i++) rc = sl_session_new(b->engine, (uint32_t)i, &b->sessions[i], err);
+    return rc;
 }
 
 static int open_bench(bench *b, sl_error *err) {
@@ -151,7 +163,8 @@ static int open_bench(bench *b, sl_error *err) {
         rc = sl_fail(err, SL_ERR_ARG, "--depth %d: expected at most %d, because a test adds %d tokens and the context holds %d",
                      b->depths.at[b->depths.n - 1], config.n_ctx - b->n_gen - MOST_ROWS - 1, b->n_gen + MOST_ROWS + 1,
                      config.n_ctx);
-    if (!rc) rc = cli_load_model(o, "cpu", 0, &b->model, err);
+    if (!rc) b->device = cli_pick_device(o, b->attn.specs, b->attn.n);
+    if (!rc) rc = cli_load_model(o, b->device, 0, &b->model, err);
     if (!rc) rc = cli_load_draft_model(&o->drafts, &b->draft_model, err);
     if (rc) return rc;
     cli_model_name_of(b->model, o->model.path, &b->name);
@@ -161,7 +174,8 @@ static int open_bench(bench *b, sl_error *err) {
 }
 
 static void close_bench(bench *b) {
-    sl_session_free(b->session);
+    for (int i = 0; b->sessions && i < b->n_seqs; i++) sl_session_free(b->sessions[i]);
+    free(b->sessions);
     sl_engine_free(b->engine);
     sl_model_free(b->draft_model);
     sl_model_free(b->model);
@@ -176,13 +190,19 @@ static int check_interrupt(sl_error *err) {
     return cli_interrupted() ? sl_fail(err, SL_ERR_IO, "interrupted") : 0;
 }
 
-static int fill(bench *b, int held, sl_error *err) {
-    int n = sl_session_n_tokens(b->session);
+static int fill_one(const bench *b, sl_session *s, int held, sl_error *err) {
+    int n = sl_session_n_tokens(s);
     if (!strcmp(b->o->bench->fill, "random") && held > 1) {
-        int rc = sl_session_truncate(b->session, 0, err);
-        return rc ? rc : sl_session_fill(b->session, held, err);
+        int rc = sl_session_truncate(s, 0, err);
+        return rc ? rc : sl_session_fill(s, held, err);
     }
-    return n == held ? 0 : sl_prefill(b->session, b->prompt.data + n, held - n, NULL, err);
+    return n == held ? 0 : sl_prefill(s, b->prompt.data + n, held - n, NULL, err);
+}
+
+static int fill(const bench *b, int held, sl_error *err) {
+    int rc = 0;
+    for (int i = 0; !rc && i < b->n_seqs; i++) rc = fill_one(b, b->sessions[i], held, err);
+    return rc;
 }
 
 static int repetitions(const bench *b, int otherwise) {
@@ -195,9 +215,9 @@ static int time_passes(bench *b, int held, int n, double *ms, sl_error *err) {
     for (int i = -1; !rc && i < n; i++) // the first round warms up
         for (int j = 0; !rc && j < N_PASSES; j++) {
             double start = sl_now_ms();
-            rc = sl_decode_rows(b->session, b->prompt.data + held, pass_rows[j], err);
+            rc = sl_decode_rows(b->sessions, b->n_seqs, b->prompt.data + held, pass_rows[j], err);
             if (i >= 0) ms[j * n + i] = sl_now_ms() - start;
-            if (!rc) rc = sl_session_truncate(b->session, held, err);
+            for (int k = 0; !rc && k < b->n_seqs; k++) rc = sl_session_truncate(b->sessions[k], held, err);
             if (!rc) rc = check_interrupt(err);
         }
     return rc;
@@ -206,12 +226,13 @@ static int time_passes(bench *b, int held, int n, double *ms, sl_error *err) {
 static int run_text(bench *b, const char *draft, int held, made *out, sl_error *err) {
     sl_generation g = sl_generation_default();
     sl_stream *stream;
+    sl_session *session = b->sessions[0];
     g.sampling = (sl_sampling){.temp = 0, .top_p = 1, .repeat_penalty = 1, .bias = b->no_end};
     g.sampling.n_bias = sl_model_config(b->model)->n_eos;
     g.max_tokens = b->n_gen, g.draft = draft;
-    int rc = sl_session_truncate(b->session, held - 1, err), n;
-    if (!rc) rc = sl_decode(&b->session, 1, b->prompt.data + held - 1, err); // makes logits
-    if (!rc) rc = sl_stream_new(b->session, &g, &stream, err);
+    int rc = sl_session_truncate(session, held - 1, err), n;
+    if (!rc) rc = sl_decode(&session, 1, b->prompt.data + held - 1, err); // makes logits
+    if (!rc) rc = sl_stream_new(session, &g, &stream, err);
     if (rc) return rc;
     rc = sl_stream_begin(stream, 0, err);
     double start = sl_now_ms();
@@ -224,9 +245,9 @@ static int run_text(bench *b, const char *draft, int held, made *out, sl_error *
     const int32_t *ids = sl_stream_ids(stream, &n);
     for (int i = 0; !rc && i < n; i++) rc = sl_ids_push(&out->ids, ids[i], err);
     out->counts = sl_stream_draft_counts(stream);
-    out->logits = sl_logits_hash(sl_session_last_logits(b->session), sl_model_n_vocab(b->model));
+    out->logits = sl_logits_hash(sl_session_last_logits(session), sl_model_n_vocab(b->model));
     sl_stream_free(stream);
-    return rc ? rc : sl_session_truncate(b->session, held, err);
+    return rc ? rc : sl_session_truncate(session, held, err);
 }
 
 static int check_text(const bench *b, int draft, const made *plain, const made *own, sl_error *err) {
@@ -241,9 +262,9 @@ static int check_text(const bench *b, int draft, const made *plain, const made *
 
 static int add_row(bench *b, int held, const char *attn, const char *test, int n_rows, const double figures[5], sl_error *err) {
     static const char *const keys[] = {"ms", "ratio", "step_tokens", "acceptance", "speedup"};
-    json_t *row =
-        json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:o}", "version", SLEIGH_VERSION, "commit", cli_commit(), "device",
-                  b->backend, "attn", attn, "depth", held, "test", test, "rows", n_rows ? json_integer(n_rows) : json_null());
+    json_t *row = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:o}", "version", SLEIGH_VERSION, "commit", cli_commit(),
+                            "device", b->backend, "attn", attn, "depth", held, "batch", b->n_seqs, "test", test, "rows",
+                            n_rows ? json_integer(n_rows) : json_null());
     for (int i = 0; row && i < 5; i++) json_object_set_new(row, keys[i], cli_number(figures[i]));
     return cli_rows_add(&b->rows, row, err);
 }
@@ -311,9 +332,10 @@ static int run_all(bench *b, sl_error *err) {
 }
 
 int cmd_bench_draft(const cli_bench_flags *o, sl_error *err) {
-    const int has_text = o->run->drafts.drafts.n > 0;
+    const int has_text = o->run->drafts.drafts.n > 0, is_batch = o->bench->batches.n && o->bench->batches.at[0] > 1;
     const cli_column columns[] = {
         {.title = "depth", .key = "depth"},
+        {.title = "batch", .key = "batch", .hidden = !is_batch},
         {.title = "attention", .key = "attn"},
         {.title = "test", .key = "test"},
         {.title = has_text ? "ms / pass or token" : "ms", .key = "ms", .digits = 3},

@@ -1,6 +1,7 @@
 // cli/bench/cmd_cliffs.c - sleigh bench attn --cliffs: times every method that decodes over its size parameter, rows and
 // sequences, and prints the cliffs (cliffs.h).
 #include "base/number.h"
+#include "cli/run/attn_flags.h"
 #include "cli/bench/attn_states.h"
 #include "cli/bench/calibrate_gpu.h"
 #include "cli/bench/calibrate_host.h"
@@ -65,6 +66,7 @@ typedef struct sweep {
     cli_attn_states states; // q NULL: no states
     sl_attn_geom geom;
     int on_gpu;
+    int exact_below; // --exact-below
     char device[256], model[320];
 } sweep;
 
@@ -189,6 +191,7 @@ static int make_plan(sweep *s, const cli_bench_flags *o, sl_error *err) {
     const cli_list *attns = &o->run->attention.attns;
     cli_cliffs *c = &s->cliffs;
     int rc = check_flags(o, err);
+    if (!rc) rc = cli_exact_below(&o->run->attention, &s->exact_below, err);
     s->on_gpu = sl_device_is_gpu(device);
     if (!rc) rc = sl_device_name(device, s->device, sizeof s->device, err);
     if (!rc) rc = read_shape(s, o, err);
@@ -227,7 +230,25 @@ static int time_states(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv
     return n_kv == c->n_rows ? c->of.time(c->of.ctx, spec, n_seqs, n_kv, us, err) : 0;
 }
 
-static int time_on(sweep *s, int kind, cli_clock clock, double seconds, sl_error *err) {
+// A clock that times dense attention where a step of the engine runs it in place of the method (sl_attn_exact_below).
+typedef struct exact_clock {
+    cli_clock of;
+    const sweep *sweep;
+} exact_clock;
+
+static int is_exact(const sweep *s, const sl_attn_spec *spec, int n_kv) {
+    return n_kv < sl_attn_exact_below(spec, s->exact_below, s->on_gpu);
+}
+
+static int time_or_exact(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, double *us, sl_error *err) {
+    static const sl_attn_spec dense = {.method = &sl_method_dense};
+    const exact_clock *c = ctx;
+    return c->of.time(c->of.ctx, is_exact(c->sweep, spec, n_kv) ? &dense : spec, n_seqs, n_kv, us, err);
+}
+
+static int time_on(sweep *s, int kind, cli_clock of, double seconds, sl_error *err) {
+    exact_clock exact = {of, s};
+    cli_clock clock = {.time = time_or_exact, .ctx = &exact};
     states_clock states = {clock, s->states.n_rows};
     if (isnan(s->cliffs.kinds[kind].query_deviation)) clock = (cli_clock){.time = time_states, .ctx = &states};
     return cli_cliffs_time(&s->cliffs, kind, &clock, seconds, err);
@@ -385,10 +406,11 @@ static int add_row(void *ctx, const sweep *s, cli_cliff_cell x, sl_error *err) {
     double dense = cli_cliffs_of_dense(c, x), rows = cli_cliffs_of_fewer_rows(c, x, &smaller),
            seqs = cli_cliffs_of_fewer_seqs(c, x, &smaller);
     return cli_rows_add(ctx,
-                        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:f, s:o, s:o, s:o, s:b, s:b}", "model", s->model, "device",
-                                  s->device, "attention", c->kinds[x.kind].name, "attn", c->methods.names[x.method], "n_seqs",
-                                  c->n_seqs.at[x.seqs], "n_kv", c->n_kv.at[x.rows], "us", *cli_cliffs_us(c, x), "of_dense",
-                                  cli_number(dense), "of_fewer_rows", cli_number(rows), "of_fewer_seqs", cli_number(seqs),
+                        json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:f, s:o, s:o, s:o, s:b, s:b, s:b}", "model", s->model,
+                                  "device", s->device, "attention", c->kinds[x.kind].name, "attn", c->methods.names[x.method],
+                                  "n_seqs", c->n_seqs.at[x.seqs], "n_kv", c->n_kv.at[x.rows], "us", *cli_cliffs_us(c, x),
+                                  "of_dense", cli_number(dense), "of_fewer_rows", cli_number(rows), "of_fewer_seqs",
+                                  cli_number(seqs), "exact", is_exact(s, &c->methods.specs[x.method], c->n_kv.at[x.rows]),
                                   "slow", cli_cliffs_is_slow(dense), "drop",
                                   cli_cliffs_is_drop(rows) || cli_cliffs_is_drop(seqs)),
                         err);

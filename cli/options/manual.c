@@ -149,7 +149,7 @@ static void bash_command(const cli_command *c, FILE *out) {
     }
     if (c->bit & CLI_DECODES) cli_help_params(bash_params, out);
     fputs("'\n", out);
-    if (c->bit == CLI_BENCH) fputs("        [ \"$COMP_CWORD\" != 2 ] || flags=\"decode attn draft $flags\"\n", out);
+    if (c->bit == CLI_BENCH) fputs("        [ \"$COMP_CWORD\" != 2 ] || flags=\"decode attn draft linear $flags\"\n", out);
     fputs("        case $prev in\n", out);
     for (int i = 0; i < cli_n_options; i++) {
         const cli_option *opt = &cli_option_table[i];

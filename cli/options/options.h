@@ -84,6 +84,7 @@ typedef struct cli_attention_options {
     int n_params;
     cli_list attns, attn_prefills; // --attn and --attn-prefill of commands that take several methods
     const char *schedule, *attn_profile, *calibration;
+    const char *exact_below; // --exact-below: a number, auto or off
     int auto_calibrate;
     double query_deviation; // of the queries that a calibration times
     int prefill_segment, prefill_segment_given;

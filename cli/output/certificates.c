@@ -47,6 +47,9 @@ void cli_certificates_print(const sl_attn_stats *a, const sl_attn_plan *plan, FI
         fprintf(out,
                 "fallbacks: %llu of %llu heads used dense attention: %stheir scores are beyond the range of stored masses\n",
                 dense, heads, a->stated ? "their layer's stated error needed it, or " : "");
+    if (a->exact_heads)
+        fprintf(out, "exact: %llu of %llu heads attended to every row, because their sequences have few rows (--exact-below)\n",
+                (count)a->exact_heads, heads);
     if (a->heavy_tails)
         fprintf(out,
                 "heavy tails: kurtosis up to %.3g in the base samples of %llu of %llu heads; bound=clt is unreliable for these "

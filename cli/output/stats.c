@@ -69,7 +69,7 @@ static void write_record(void *ctx, const sl_attn_record *r) {
     number(f, "pareto_shape", p->pareto_shape);
     number(f, "stated_error", p->stated_error);
     number(f, "certified", isnan(p->stated_error) ? NAN : p->certified);
-    fprintf(f, ",\"tries\":%u,\"fallback\":%u,\"heavy_tail\":%u", p->tries, p->fallback, p->heavy_tail);
+    fprintf(f, ",\"tries\":%u,\"fallback\":%u,\"exact\":%u,\"heavy_tail\":%u", p->tries, p->fallback, p->exact, p->heavy_tail);
     number(f, "kurtosis", p->kurtosis);
     number(f, "error", p->error);
     number(f, "cosine", p->cosine);

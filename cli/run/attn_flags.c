@@ -4,6 +4,10 @@
 #include "base/arrays.h"
 #include "cli/attn/attn_list.h"
 
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int has_param(const sl_attn_method *m, const char *name) {
@@ -50,6 +54,19 @@ static int complete_rule(const cli_attention_options *o, const char *rule, sl_te
         if (!rc) rc = sl_text_append(out, p->value, strlen(p->value), err);
     }
     return rc;
+}
+
+int cli_exact_below(const cli_attention_options *o, int *rows, sl_error *err) {
+    const char *text = o->exact_below;
+    char *end;
+    if (!strcmp(text, "auto") || !strcmp(text, "off")) return *rows = *text == 'a' ? SL_EXACT_AUTO : 0, 0;
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    int kilo = *end == 'k' || *end == 'K';
+    if (!isdigit((unsigned char)*text) || end[kilo] || errno || n > INT_MAX / (kilo ? 1024 : 1))
+        return sl_fail(err, SL_ERR_ARG, "--exact-below %.100s: expected a number of rows, auto or off", text);
+    *rows = (int)(n * (kilo ? 1024 : 1));
+    return 0;
 }
 
 int cli_check_prefill_rule(const cli_attention_options *o, const char *rule, sl_error *err) {

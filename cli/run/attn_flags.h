@@ -13,6 +13,8 @@ int cli_plan_decode(const cli_attention_options *o, const cli_attn_profile *prof
                     sl_error *err);
 // The same for prefill. Without --attn-prefill, a profile with methods for prefill means auto.
 int cli_plan_prefill(const cli_attention_options *o, const cli_attn_profile *profile, sl_attn_plan *plan, sl_error *err);
+// The value of --exact-below, as sl_engine_options has it.
+int cli_exact_below(const cli_attention_options *o, int *rows, sl_error *err);
 // Checks the method of a rule of --attn-prefill-layer. sl_attn_plan_set reports errors before the method.
 int cli_check_prefill_rule(const cli_attention_options *o, const char *rule, sl_error *err);
 

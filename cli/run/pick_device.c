@@ -3,6 +3,7 @@
 #include "attention/auto.h"
 #include "cli/attn/attn_list.h"
 #include "cli/run/draft_flags.h"
+#include "engine/draft/draft_spec.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -58,6 +59,17 @@ static const char *missing_prefill(const cli_attention_options *o) {
     return o->prefill_check ? "--prefill-check" : NULL;
 }
 
+// The first method of --draft that a GPU does not offer; NULL: there is none, or the flag has an error. A draft model has a
+// cache of bf16.
+static const char *missing_in_draft(const cli_draft_options *o, int is_bf16) {
+    sl_draft_spec draft;
+    sl_attn_spec spec;
+    if (!cli_draft(o) || sl_draft_parse(cli_draft(o), &draft, NULL)) return NULL;
+    for (int i = 0; i < draft.n_methods; i++)
+        if (!sl_attn_parse(draft.attn[i], &spec, NULL) && !runs_on_gpu(&spec, is_bf16 || draft.of_model)) return name_of(&spec);
+    return NULL;
+}
+
 static sl_kv_formats formats_of(const cli_device_options *o) { // bf16 for flags with an error, which is reported later
     sl_kv_formats formats;
     return cli_kv_formats(o, &formats, NULL) ? (sl_kv_formats){0} : formats;
@@ -77,7 +89,6 @@ const char *cli_pick_device(const cli_run_options *o, const sl_attn_spec *specs,
     sl_kv_formats formats = formats_of(&o->device);
     int is_bf16 = formats.k == SL_BF16 && formats.v == SL_BF16;
     int with_cache = 0; // 1: a GPU offers `missing` with a bf16 cache
-    if (cli_draft(&o->drafts)) missing = "--draft";
     if (formats.k != formats.v) missing = "a KV cache whose K and V have different types";
     if (!strcmp(o->device.name, "cuda")) return gpu_of(&o->device);
     if (strcmp(o->device.name, "auto")) return o->device.name;
@@ -90,6 +101,7 @@ const char *cli_pick_device(const cli_run_options *o, const sl_attn_spec *specs,
         if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec, is_bf16))
             missing = name_of(&spec), with_cache = runs_on_gpu(&spec, 1);
     }
+    if (!missing) missing = missing_in_draft(&o->drafts, is_bf16);
     if (!missing) missing = missing_prefill(&o->attention);
     if (!missing) return gpu_of(&o->device);
     fprintf(stderr, "device: cpu, because a GPU does not offer %s%s%s\n", missing, with_cache ? " with a KV cache of " : "",

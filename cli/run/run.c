@@ -28,6 +28,7 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err) {
     sl_engine_options options = {.n_ctx = n_ctx,
                                  .n_sequences = n_sequences,
                                  .kv_tokens = o->kv_tokens,
+                                 .exact_below = run->exact_below,
                                  .n_draft = run->n_draft,
                                  .draft_model = run->draft_model,
                                  .prefill_chunk = o->ubatch,
@@ -62,6 +63,7 @@ static int open_model(cli_run *run, sl_error *err) {
     sl_config config;
     int rc = cli_need_model(&o->model, err);
     if (!rc) rc = cli_check_device(&o->device, err);
+    if (!rc) rc = cli_exact_below(&o->attention, &run->exact_below, err);
     if (!rc) rc = cli_plan_decode(&o->attention, NULL, &spec, NULL, err);
     if (!rc) rc = cli_check_biases(&o->sampling, err);
     if (!rc) rc = cli_make_grammar(&o->grammar, &run->grammar, err);

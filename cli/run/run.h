@@ -32,6 +32,7 @@ typedef struct cli_run {
     cli_auto attn_auto;
     cli_attn_profile profile; // --attn-profile; empty without the flag
     int n_sequences;          // that decode together; auto chooses for this number
+    int exact_below;          // as in sl_engine_options
     int n_draft;              // most drafts of a sequence in a step
     int said_trained;         // 1: cli_warn_trained has printed its line
     int n_kv;                 // prompt tokens, for which auto chooses; INT_MAX: no prompt yet

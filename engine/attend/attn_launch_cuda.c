@@ -23,6 +23,10 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
             "{budget} variance: not offered on a GPU, where no head waits for the others (%s, {attn} %s); use {budget} "
             "even, or {device} cpu",
             where, spec->method->name);
+    if (sl_tile_of(spec) != SL_TILE)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "{tile} %d: not offered on a GPU (%s, {attn} %s); use {tile} %d, or {device} cpu", sl_tile_of(spec),
+                       where, spec->method->name, SL_TILE);
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     if (ops && ops->supports && ops->supports(spec, err)) return SL_ERR_UNSUPPORTED;
     if (!sl_attn_on_gpu(spec))
@@ -37,9 +41,10 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: a context of %d tokens, at most %d on a GPU (%s)",
                        spec->method->name, e->n_ctx, most, where);
     int most_seqs = sl_cuda_most_seqs(&e->geom, spec->method == &sl_method_dense);
-    if (e->n_sequences > most_seqs)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: %d sequences, at most %d on a GPU for this model (%s)",
-                       spec->method->name, e->n_sequences, most_seqs, where);
+    if (e->n_step_rows > most_seqs)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: %d %s, at most %d on a GPU for this model (%s)", spec->method->name,
+                       e->n_step_rows, e->n_draft ? "rows of sequences and their drafts in a step" : "sequences", most_seqs,
+                       where);
     int rc = spec->method->supports ? spec->method->supports(&e->geom, spec, err) : 0, n = rc ? 0 : sl_cuda_needs(spec, need);
     for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->device.pool, need[i], err);
     return rc;
@@ -66,4 +71,17 @@ sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec
         args.extra_slots[i] = sl_kv_extra_slots(&e->device.pool, need[i]);
     }
     return args;
+}
+
+int sl_cuda_exact_rows(const sl_batch *b, int layer) {
+    const sl_session *s = b->ranges[0].session;
+    return sl_plan_exact_rows(b->ranges, b->n_ranges, sl_plan_exact_below(s->engine, sl_session_plan(s), layer));
+}
+
+sl_attn_cuda_decode_args sl_cuda_exact_args_of(sl_engine *e, const sl_plan *plan, const sl_attn_cuda_decode_args *args) {
+    static const sl_attn_spec dense = {.method = &sl_method_dense};
+    sl_attn_cuda_decode_args exact = sl_cuda_decode_args_of(e, &dense, args->layer, args->q);
+    exact.n_seqs = args->n_seqs, exact.rows = args->rows, exact.out = args->out, exact.stats = args->stats;
+    exact.ws = (char *)plan->ws + plan->exact_ws_at;
+    return exact;
 }

@@ -15,5 +15,9 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
 // The arguments of a launch of spec on a layer's queries. The caller fills in n_seqs, rows, out, stats, ws and state_at. Makes
 // the engine's GPU the current device.
 sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec *spec, int layer, const bf16 *q);
+// The first rows of a step that attend exactly in a layer, because their sequences have few rows.
+int sl_cuda_exact_rows(const sl_batch *b, int layer);
+// The arguments of dense attention in place of the layer's method, of rows of args that attend exactly.
+sl_attn_cuda_decode_args sl_cuda_exact_args_of(sl_engine *e, const sl_plan *plan, const sl_attn_cuda_decode_args *args);
 
 #endif

@@ -24,10 +24,13 @@ typedef struct sl_attn_runner {
     void (*propose)(const sl_batch *batch, int layer, sl_queries q); // sl_batch.propose; NULL: no masks
     // sl_batch.attend
     void (*attend)(const sl_batch *batch, int layer, int first, int n, sl_queries q, void *out);
-    // Called once a step: adds to e->stats the rows and bytes that follow from the lengths of the sessions. NULL: attend counts
-    // everything
-    void (*account)(sl_engine *e, sl_session *const *sessions, int n);
-    void (*collect)(sl_engine *e);         // adds the kernels' counts to e->stats. NULL: attend counts everything
+    // Called once for each session of a step, before the step's tokens are appended: adds to e->stats the rows and bytes that
+    // follow from the session's length, for its n_rows rows of the step. NULL: attend counts everything
+    void (*account)(sl_engine *e, const sl_session *s, int n_rows);
+    void (*collect)(sl_engine *e); // adds the kernels' counts to e->stats. NULL: attend counts everything
+    // Saves the kernels' counts (back 0), or makes them again what was saved (back 1), so that the steps between the two calls
+    // are not counted. NULL: attend counts everything
+    void (*set_aside)(sl_engine *e, int back);
     void (*collect_prefill)(sl_engine *e); // sets e->prefill.counts and e->prefill.pass_reports of a pass. NULL: as above
     // Checks that a shadow, or dense attention as the reference, can run, and makes the pool keep its page extras.
     int (*check_shadow)(sl_engine *e, const sl_attn_spec *spec, sl_error *err);

@@ -25,7 +25,7 @@ static size_t lay_out(const sl_engine *e, const sl_attn_plan *plan, int is_host,
         while (same < i && !sl_attn_same(&plan->layer[same], spec)) same++;
         if (at) at[i] = same < i ? at[same] : total;
         const sl_attn_cuda_ops *ops = is_host ? spec->method->cuda->offloaded : sl_cuda_ops_of(e, spec);
-        if (same == i) total += sl_align(ops->workspace(&e->geom, spec, e->n_sequences, 1, n_ctx));
+        if (same == i) total += sl_align(ops->workspace(&e->geom, spec, e->n_step_rows, 1, n_ctx));
     }
     return total;
 }
@@ -34,13 +34,17 @@ static size_t offloaded_scratch(const sl_engine *e, const sl_attn_plan *plan, in
     return lay_out(e, plan, 1, n_ctx, NULL);
 }
 
+static const sl_attn_spec dense = {.method = &sl_method_dense};
+
 // Reserves the workspace of a plan.
 static int reserve(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err) {
     const sl_backend *be = e->device.backend;
     plan->ws_at = malloc(e->geom.n_layers * sizeof *plan->ws_at);
     size_t size = plan->ws_at ? lay_out(e, &plan->methods, e->device.pool.offload != NULL, e->n_ctx, plan->ws_at) : 0;
+    plan->exact_ws_at = size;
+    if (plan->n_splits) size += sl_align(sl_cuda_ops_of(e, &dense)->workspace(&e->geom, &dense, e->n_step_rows, 1, e->n_ctx));
     sl_pass_buffers *pass = &e->device.pass;
-    pass->stats_size = sizeof(sl_attn_cuda_stats);
+    pass->stats_size = 2 * sizeof(sl_attn_cuda_stats);
     if (!pass->stats) pass->stats = be->alloc(be, pass->stats_size);
     int takes = replaced && replaced->ws && size <= replaced->ws_size;
     if (!takes && size) plan->ws = be->alloc(be, size);
@@ -146,8 +150,8 @@ typedef struct prefill_rows {
 } prefill_rows;
 
 // Of the first n rows of a session. A cache of fp8 or int8 is widened in memory that the next call overwrites. Each chunk of a
-// prompt widens the rows of earlier chunks again. This moves 3 bytes for each number. For a long chunk this is little beside its
-// attention; for a few tokens after a long context it takes longer than the attention.
+// prompt widens the rows of earlier chunks again. This moves 3 bytes for each number. For a long chunk this is little beside
+// its attention; for a few tokens after a long context it takes longer than the attention.
 static prefill_rows rows_of(const sl_batch *b, const sl_session *s, int layer, int n, int only_k, void *stream) {
     const sl_kv_offload *offload = b->kv->offload; // the layer is in the staged pages (kv_stream.c)
     const sl_kv_rows kv = offload ? sl_kv_staged(b->kv, layer) : sl_kv_layer(b->kv, layer);
@@ -256,15 +260,40 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
     if (branches) sl_cuda_branch_in(c);
 }
 
-// Ends a step of layers that carry a threshold, with one kernel for each run of layers of the same specification. args: of a
-// layer of the step.
-static void end_step(const sl_engine *e, const sl_attn_plan *plan, sl_attn_cuda_decode_args args) {
+// Leaves the rows out that come before row `first`.
+static void skip_rows(sl_attn_cuda_decode_args *args, int first) {
+    size_t row = (size_t)args->geom->n_heads * args->geom->head_dim;
+    args->n_seqs -= first, args->rows += first, args->q += first * row, args->out += first * row;
+}
+
+// Ends a step of layers that carry a threshold, with one kernel for each run of layers of the same specification. Rows that
+// attend exactly move no threshold. args: of all rows in a layer of the step.
+static void end_step(const sl_batch *b, const sl_attn_plan *plan, const sl_attn_cuda_decode_args *args) {
+    const sl_engine *e = b->ranges[0].session->engine;
     for (int first = 0, end; first < plan->n_layers; first = end) {
+        sl_attn_cuda_decode_args part = *args;
         for (end = first + 1; end < plan->n_layers && sl_attn_same(&plan->layer[first], &plan->layer[end]);) end++;
-        args.spec = &plan->layer[first], args.state_at = sl_device_state_at(e, plan, first);
-        sl_cuda_end_step(&args, end - first, sl_align(state_size(e, args.spec)));
+        part.spec = &plan->layer[first], part.state_at = sl_device_state_at(e, plan, first);
+        skip_rows(&part, sl_cuda_exact_rows(b, first));
+        if (part.n_seqs) sl_cuda_end_step(&part, end - first, sl_align(state_size(e, part.spec)));
     }
 }
+
+// The first rows attend exactly, the others with the layer's method. Without rows of both kinds, there is one launch.
+static void decode_rows(const sl_batch *b, const sl_plan *plan, const sl_attn_cuda_decode_args *args) {
+    sl_engine *e = b->ranges[0].session->engine;
+    int n_exact = sl_cuda_exact_rows(b, args->layer);
+    sl_attn_cuda_decode_args drawn = *args;
+    if (n_exact) {
+        sl_attn_cuda_decode_args exact = sl_cuda_exact_args_of(e, plan, args);
+        exact.n_seqs = n_exact;
+        sl_cuda_ops_of(e, exact.spec)->decode(&exact);
+    }
+    skip_rows(&drawn, n_exact);
+    if (drawn.n_seqs) sl_cuda_ops_of(e, drawn.spec)->decode(&drawn);
+}
+
+_Static_assert(SL_MAX_DRAFT + 1 <= SL_CUDA_RUN_MOST, "rows that the kernel before attention writes");
 
 static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
     sl_engine *e = b->ranges[0].session->engine;
@@ -273,30 +302,33 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
         return;
     }
     if (sl_cuda_of(b->backend)->skipped_parts & SL_PART_ATTENTION) return;
-    SL_CHECK(first == 0 && n == b->n_ranges && q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
+    SL_CHECK(first == 0 && n == b->n_rows && q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
     const sl_plan *plan = sl_session_plan(b->ranges[0].session);
     const sl_attn_plan *methods = &plan->methods;
     sl_attn_cuda_decode_args args = sl_cuda_decode_args_of(e, &methods->layer[layer], layer, q.data);
     args.n_seqs = n;
+    args.has_runs = b->n_rows > b->n_ranges;
     args.rows = b->rows;
     args.out = out;
     args.stats = e->device.pass.stats;
     args.ws = (char *)plan->ws + plan->ws_at[layer];
     args.state_at = sl_device_state_at(e, methods, layer);
-    if (e->observation.observer.fn)
+    if (e->observation.observer.fn) {
         sl_cuda_observe(b, &args);
-    else
-        sl_cuda_ops_of(e, args.spec)->decode(&args);
-    if (layer == methods->n_layers - 1 && !e->observation.observer.fn) end_step(e, methods, args);
+        return;
+    }
+    decode_rows(b, plan, &args);
+    if (layer == methods->n_layers - 1) end_step(b, methods, &args);
 }
 
 // Counts what dense attention would read, and what methods read whose reads follow from the length.
-static void account(sl_engine *e, sl_session *const *sessions, int n) {
+static void account(sl_engine *e, const sl_session *s, int n_rows) {
     const sl_attn_geom *g = &e->geom;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n_rows; i++)
         for (int layer = 0; layer < g->n_layers; layer++) {
-            const sl_attn_spec *spec = &sl_session_plan(sessions[i])->methods.layer[layer];
-            int n_kv = sessions[i]->kv.n_tokens + 1;
+            const sl_plan *plan = sl_session_plan(s);
+            int n_kv = s->kv.n_tokens + 1 + i, exact = n_kv < sl_plan_exact_below(e, plan, layer);
+            const sl_attn_spec *of_layer = &plan->methods.layer[layer], *spec = exact ? &dense : of_layer;
             uint64_t rows = n_kv;
             sl_attn_stats step = {.steps = g->n_heads,
                                   .dense_k_rows = rows * g->n_kv_heads,
@@ -305,6 +337,8 @@ static void account(sl_engine *e, sl_session *const *sessions, int n) {
                                       rows * sl_kv_bytes_per_token(1, g->n_kv_heads, g->head_dim, e->device.formats)};
             const sl_attn_cuda_ops *ops = sl_cuda_ops_of(e, spec);
             if (ops->account) ops->account(g, spec, n_kv, &step);
+            if (exact) step.exact_heads = g->n_heads;
+            if (exact && sl_attn_certifies_layer(of_layer)) sl_attn_stats_add_stated(&step, 0, 1);
             sl_attn_stats_add(&e->stats, &step);
         }
 }
@@ -319,6 +353,14 @@ static void collect(sl_engine *e) {
     sl_attn_stats_add(&e->stats, &more);
 }
 
+// pass.stats has the counts, and behind them those that were saved.
+static void set_aside(sl_engine *e, int back) {
+    const sl_backend *be = e->device.backend;
+    sl_attn_cuda_stats *counted = e->device.pass.stats, *saved = counted + 1;
+    size_t size = sizeof *counted;
+    be->copy(be, back ? counted : saved, size, back ? saved : counted, size, size, 1);
+}
+
 const sl_attn_runner sl_cuda_attn_runner = {
     .prepare = prepare,
     .needs = sl_cuda_needs,
@@ -329,6 +371,7 @@ const sl_attn_runner sl_cuda_attn_runner = {
     .attend = attend,
     .account = account,
     .collect = collect,
+    .set_aside = set_aside,
     .collect_prefill = collect_prefill,
     .check_shadow = sl_cuda_check_shadow,
     .observe = sl_cuda_new_observation,

@@ -153,11 +153,13 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
                 .stats = range->session->work,
             };
     }
-    const sl_attn_spec *spec = &sl_session_plan(b->ranges[0].session)->methods.layer[layer];
+    const sl_plan *plan = sl_session_plan(b->ranges[0].session);
+    const sl_attn_spec *spec = &plan->methods.layer[layer];
     sl_attn_decode_args args = {
         .geom = &e->geom,
         .spec = spec,
         .layer = layer,
+        .exact_below = sl_plan_exact_below(e, plan, layer),
         .n_seqs = n,
         .seqs = e->device.pass.queries,
         .ws = &e->device.pass.workspace,

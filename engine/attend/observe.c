@@ -257,6 +257,7 @@ static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, const sl_batc
     }
     sl_attn_decode_args args = *a;
     args.spec = spec;
+    args.exact_below = 0; // a shadow shows what the method does
     args.seed = seed;
     args.seqs = o->queries;
     args.stats = &unused;

@@ -151,10 +151,13 @@ static void send_rows(const sl_batch *batch, int layer) {
     e->device.backend->upload(e->device.backend, d->rows, d->host_rows, (size_t)d->n_launches * n * sizeof *d->rows);
 }
 
-static void launch(sl_engine *e, const sl_attn_cuda_decode_args *running, int which, const results *to) {
+// Shadows draw in every step: they show what their methods do.
+static void launch(const sl_batch *batch, const sl_attn_cuda_decode_args *running, int which, const results *to) {
+    sl_engine *e = batch->ranges[0].session->engine;
+    const sl_plan *plan = sl_session_plan(batch->ranges[0].session);
     const struct sl_device_observation *d = e->observation.device;
     size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
-    int n = running->n_seqs;
+    int n = running->n_seqs, n_exact = sl_cuda_exact_rows(batch, running->layer);
     uint32_t seed;
     int spec = spec_of(&e->observation, which, &seed);
     sl_attn_cuda_decode_args args = *running;
@@ -168,6 +171,11 @@ static void launch(sl_engine *e, const sl_attn_cuda_decode_args *running, int wh
         args.q = running->q + i * row;
         args.out = to->out + (which * n + i) * row;
         args.stats = to->counted + which * n + i;
+        if (spec < 0 && i < n_exact) {
+            sl_attn_cuda_decode_args exact = sl_cuda_exact_args_of(e, plan, &args);
+            sl_cuda_ops_of(e, exact.spec)->decode(&exact);
+            continue;
+        }
         sl_cuda_ops_of(e, args.spec)->decode(&args);
         sl_cuda_end_step(&args, 1, 0);
     }
@@ -185,13 +193,17 @@ static float stated_error_of(const sl_attn_stats *s) {
     return s->unbounded ? INFINITY : (float)s->stated_most;
 }
 
-static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv, const sl_attn_cuda_stats *counted,
+// exact: the sequence attended exactly in place of spec.
+static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int exact, int n_kv, const sl_attn_cuda_stats *counted,
                          sl_attn_report *out) {
+    static const sl_attn_spec dense = {.method = &sl_method_dense};
     const sl_attn_geom *g = &e->geom;
     int n = g->n_heads, n_kv_heads = g->n_kv_heads;
     sl_attn_stats s = sl_attn_stats_of_kernels(counted);
-    const sl_attn_cuda_ops *ops = sl_cuda_ops_of(e, spec);
-    if (ops->account) ops->account(g, spec, n_kv, &s);
+    const sl_attn_spec *run = exact ? &dense : spec;
+    const sl_attn_cuda_ops *ops = sl_cuda_ops_of(e, run);
+    if (ops->account) ops->account(g, run, n_kv, &s);
+    if (exact && sl_attn_certifies_layer(spec)) sl_attn_stats_add_stated(&s, 0, 1);
     for (int h = 0; h < n; h++) {
         int kv_head = h / (n / n_kv_heads);
         out[h] = (sl_attn_report){SL_ATTN_NO_VALUES,
@@ -204,11 +216,13 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv,
                                   .samples = share_of(s.samples, n, h),
                                   .ess = NAN,
                                   .score_bound = NAN,
+                                  .exact = (uint32_t)exact,
                                   .certified = (uint32_t)s.certified,
                                   .tries = share_of(s.tries, n, h),
                                   .fallback = share_of(s.fallbacks, n, h),
                                   .heavy_tail = share_of(s.heavy_tails, n, h)};
         out[h].stated_error = stated_error_of(&s);
+        if (exact && sl_attn_states_error(spec)) out[h].error_bound = 0;
     }
 }
 
@@ -239,11 +253,12 @@ static void make_profile(void *ctx, size_t i, int thread) {
                       &o->profiles[i]);
 }
 
-static void report(sl_engine *e, const sl_attn_cuda_decode_args *running, int which, const results *r) {
+static void report(const sl_batch *batch, const sl_attn_cuda_decode_args *running, int which, const results *r) {
+    sl_engine *e = batch->ranges[0].session->engine;
     sl_observation *o = &e->observation;
     size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
     float *out = o->dense + e->n_sequences * row;
-    int n = running->n_seqs;
+    int n = running->n_seqs, n_exact = sl_cuda_exact_rows(batch, running->layer);
     uint32_t seed;
     int spec = spec_of(o, which, &seed);
     for (int i = 0; i < n; i++) {
@@ -255,7 +270,7 @@ static void report(sl_engine *e, const sl_attn_cuda_decode_args *running, int wh
                                        .spec = spec < 0 ? running->spec : &o->device->specs[spec],
                                        .seed = at->seed + seed,
                                        .profile = which || !o->profiles ? NULL : o->profiles + i * e->geom.n_heads};
-        fill_reports(e, record.spec, record.n_kv, &r->counted[which * n + i], o->reports);
+        fill_reports(e, record.spec, spec < 0 && i < n_exact, record.n_kv, &r->counted[which * n + i], o->reports);
         widen(r->out + (which * n + i) * row, row, out);
         sl_observation_report(e, &record, i, o->reports, out);
     }
@@ -270,7 +285,7 @@ void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *runn
     const results there = results_of(e, n, d->block), here = results_of(e, n, d->host_block);
     be->clear(be, there.counted, (size_t)d->n_launches * n * sizeof *there.counted);
     send_rows(batch, running->layer);
-    for (int which = 0; which < d->n_launches; which++) launch(e, running, which, &there);
+    for (int which = 0; which < d->n_launches; which++) launch(batch, running, which, &there);
     if (d->n_specs || there.scores) sl_cuda_page_masses(running, e->observation.max_pages, there.masses, there.scores);
     be->copy(be, running->out, size, there.out, size, size, 1);
     be->download(be, d->host_block, d->block, block_size(e, &e->observation, n));
@@ -281,5 +296,5 @@ void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *runn
         sl_attn_stats_add(&e->stats, &counted);
     }
     for (int which = 0; which < d->n_launches; which++)
-        if (which != 1) report(e, running, which, &here);
+        if (which != 1) report(batch, running, which, &here);
 }

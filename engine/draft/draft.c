@@ -180,8 +180,8 @@ static double cost_of(const sl_drafter *d, int i) {
 // Chooses source and number of a job's drafts. Returns the number. *pass: before and after.
 static int choose(sl_drafter *d, const sl_draft_job *job, double each, prospect *pass) {
     int most = job->most < d->spec.most ? job->most : d->spec.most, best = 0, number, rest = -1;
-    int in_page = SL_PAGE - 1 - job->session->kv.n_tokens % SL_PAGE; // all rows lie in the page of the first
-    if (most > in_page) most = in_page;
+    int in_pass = sl_plan_most_rows(job->session) - 1; // besides the first row
+    if (most > in_pass) most = in_pass;
     if (most <= 0 || !is_exact(d, job->session)) return 0;
     prospect chosen = *pass;
     if (d->spec.has_ngram) {
@@ -256,22 +256,24 @@ static void come_back(detour *t, const sl_draft_job *job) {
     sl_plan_drop(d->engine, t->plan);
     s->work = t->work;
     sl_kv_truncate(&d->engine->device.pool, &s->kv, t->n_tokens);
+    sl_logits_forget_row(s);
     memcpy(s->logits, d->logits, d->engine->model->config.n_vocab * sizeof *d->logits);
 }
 
 // Draft i + 1 of the jobs [n], which all have draft i: one step of sessions of one engine.
 static int method_step(sl_draft_job *const *jobs, int n, int i, sl_error *err) {
     sl_run runs[n];
-    sl_session *sessions[n];
-    sl_sampler *samplers[n];
     int32_t ids[n];
-    for (int j = 0; j < n; j++) {
-        sessions[j] = drafting_session(jobs[j]), samplers[j] = jobs[j]->sampler;
-        runs[j] = (sl_run){.session = sessions[j], .ids = &jobs[j]->ids[i], .n = 1};
-    }
+    for (int j = 0; j < n; j++)
+        runs[j] = (sl_run){.session = drafting_session(jobs[j]),
+                           .ids = &jobs[j]->ids[i],
+                           .n = 1,
+                           .sampler = jobs[j]->sampler,
+                           .next = &ids[j]};
     int rc = sl_decode_runs_claimed(runs, n, err);
-    for (int j = 0; !rc && j < n; j++) rc = sl_sampler_accept(samplers[j], jobs[j]->ids[i], err);
-    if (!rc) rc = sl_sample_claimed(sessions, n, samplers, ids, err);
+    for (int j = 0; !rc && j < n; j++) rc = sl_sampler_accept(runs[j].sampler, jobs[j]->ids[i], err);
+    for (int j = 0; !rc && j < n; j++)
+        if (ids[j] < 0) rc = sl_sample_claimed(&runs[j].session, 1, &runs[j].sampler, &ids[j], err);
     for (int j = 0; !rc && j < n; j++) jobs[j]->ids[jobs[j]->n++] = ids[j];
     return rc;
 }
@@ -302,6 +304,13 @@ static void add_cost(sl_draft_job *const *mine, int n, double ms) {
     }
 }
 
+// Leaves the steps that draft out of the engine's statistics: called before them (back 0), and after them. saved: of e->stats.
+static void set_counts_aside(sl_engine *e, sl_attn_stats *saved, int back) {
+    const sl_attn_runner *attention = e->device.attention;
+    if (attention->set_aside) attention->set_aside(e, back);
+    *(back ? &e->stats : saved) = *(back ? saved : &e->stats);
+}
+
 // wanted: [n] drafts of the jobs. Fills ids of the jobs whose drafts come from a method: of the draft model, or of `self`. What
 // goes wrong there, a lack of memory or logits that are not finite, only ends the drafts: the pass needs neither.
 static int draft_by_method(sl_draft_job *jobs, int n, const int *wanted, int of_model, sl_error *err) {
@@ -309,7 +318,7 @@ static int draft_by_method(sl_draft_job *jobs, int n, const int *wanted, int of_
     sl_draft_job *mine[n];
     int n_mine = 0, rc = 0;
     double start = sl_now_ms();
-    const sl_attn_stats before = jobs[0].session->engine->stats;
+    sl_attn_stats before;
     for (int j = 0; rc >= 0 && j < n; j++) {
         int is_mine = wanted[j] && jobs[j].drafter->source >= N_CLASSES;
         if (!is_mine || (drafting_session(&jobs[j]) != jobs[j].session) != of_model) continue;
@@ -318,10 +327,11 @@ static int draft_by_method(sl_draft_job *jobs, int n, const int *wanted, int of_
     }
     if (!of_model) start = sl_now_ms(); // without page extras, which are made once
     if (!n_mine) return rc == SL_ERR_CANCELLED ? rc : 0;
+    set_counts_aside(jobs[0].session->engine, &before, 0);
     if (rc >= 0) rc = method_steps(mine, n_mine, jobs, wanted, err);
     if (!rc) add_cost(mine, n_mine, sl_now_ms() - start);
     for (int j = 0; j < n_mine; j++) come_back(&detours[j], mine[j]);
-    jobs[0].session->engine->stats = before;
+    set_counts_aside(jobs[0].session->engine, &before, 1);
     return rc == SL_ERR_CANCELLED ? rc : 0;
 }
 

@@ -44,7 +44,9 @@ typedef struct sl_draft_job {
     int most;                      // most drafts that the stream can use
     int32_t ids[1 + SL_MAX_DRAFT]; // ids[0]: the session's next token; the drafts follow
     int n;                         // set by sl_drafts_make: ids of the run, at least 1
-    int row;                       // set by the pass: sl_run.row
+    // set by the pass: of sl_run
+    int row;
+    int32_t next[1 + SL_MAX_DRAFT];
 } sl_draft_job;
 
 // Makes the drafts of the jobs of one pass. The sessions and samplers are as before, after an error too. Allocates nothing,

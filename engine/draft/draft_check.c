@@ -4,6 +4,7 @@
 #include "engine/engine_internal.h"
 
 static int check_method(const sl_engine *e, const sl_attn_spec *spec, int layer, sl_error *err) {
+    if (e->device.backend->is_device && !sl_attn_on_gpu(spec)) return 0; // refused by name where a plan is made of it
     if (!e->device.attention->state_size(e, spec)) return 0;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
                    "{draft}: {attn} %s keeps a state from step to step (layer %d), which a rejected draft would change; "
@@ -23,8 +24,6 @@ int sl_draft_read(const sl_engine *e, const char *draft, sl_draft_spec *out, sl_
     if (out->of_model && !e->draft)
         return sl_fail(err, SL_ERR_ARG, "{draft} %s: expected a draft model ({draft_model}), found none", draft);
     if (out->most <= e->n_draft) return 0;
-    if (e->device.backend->is_device)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "{draft} %s: not offered on a GPU yet; use {device} cpu", draft);
     return sl_fail(err, SL_ERR_ARG, "{draft} %s: most=%d: the engine takes at most %d (n_draft)", draft, out->most, e->n_draft);
 }
 
@@ -35,6 +34,8 @@ int sl_engine_check_draft(const sl_engine *e, const char *draft, const sl_attn_p
         sl_attn_spec method;
         sl_error why;
         rc = sl_attn_parse(spec.attn[i], &method, &why);
+        if (!rc && e->device.backend->is_device && !sl_attn_on_gpu(&method))
+            rc = sl_fail(&why, SL_ERR_UNSUPPORTED, "{attn} %s: not offered on a GPU", method.method->name);
         if (rc) return sl_fail(err, rc, "{draft} %.80s: %.900s", draft, why.message);
         if (!spec.of_model) rc = check_method(e, &method, 0, err); // a draft model has sessions of its own
     }

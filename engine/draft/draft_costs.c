@@ -7,6 +7,9 @@
 
 void sl_draft_costs_pass(sl_draft_costs *c, int n_rows, double ms) {
     double fixed, each;
+    uint64_t *word = &c->seen[n_rows / 64 % SL_DRAFT_SEEN], bit = (uint64_t)1 << n_rows % 64, is_new = ~*word & bit;
+    *word |= bit;
+    if (is_new) return;
     sl_draft_costs_line(c, &fixed, &each);
     double most = 2 * (fixed + each * n_rows);
     if (c->weight > 0 && ms > most) ms = most; // another program took the processor
@@ -25,14 +28,17 @@ static double *entry(const sl_draft_costs *c, uint64_t key) {
 
 void sl_draft_costs_method(sl_draft_costs *c, uint64_t key, double ms) {
     double *mean = entry(c, key), fixed, each;
-    if (mean) {
+    if (mean && *mean > 0) {
         if (ms > 2 * *mean) ms = 2 * *mean;
         *mean = 0.8 * *mean + 0.2 * ms;
         return;
     }
     sl_draft_costs_line(c, &fixed, &each);
-    if (c->weight > 0 && ms > fixed + each) ms = fixed + each; // the first draft may have read memory that nobody used before
-    c->method[c->next].key = key, c->method[c->next].ms = ms;
+    if (mean) {
+        *mean = c->weight > 0 && ms > fixed + each ? fixed + each : ms;
+        return;
+    }
+    c->method[c->next].key = key, c->method[c->next].ms = 0;
     c->next = (c->next + 1) % SL_DRAFT_COSTS;
 }
 

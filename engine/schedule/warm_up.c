@@ -13,13 +13,17 @@ static int run_chunk(sl_session *session, int n_tokens, sl_error *err) {
     return rc ? rc : sl_session_truncate(session, 0, err);
 }
 
-// Steps of 1, 2, ..., n sessions.
-static int run_steps(sl_session **sessions, int n, sl_error *err) {
+// Steps of 1, 2, ..., n sessions. Sessions with so few rows attend exactly. draws: they draw nevertheless.
+static int run_steps(sl_session **sessions, int n, int draws, sl_error *err) {
+    sl_engine *e = sessions[0]->engine;
     int32_t ids[n];
     memset(ids, 0, sizeof ids);
     int rc = 0;
+    e->plans.draws_always = draws;
+    for (int i = 0; !rc && i < n; i++) rc = sl_session_truncate(sessions[i], 0, err);
     for (int i = 0; !rc && i < n; i++) rc = sl_prefill(sessions[i], ids, 1, NULL, err);
     for (int i = 1; !rc && i <= n; i++) rc = sl_decode(sessions, i, ids, err);
+    e->plans.draws_always = 0;
     return rc;
 }
 
@@ -36,7 +40,8 @@ int sl_scheduler_warm_up(sl_scheduler *s, sl_error *err) {
     int chunk = e->prefill_chunk < n_free * SL_PAGE ? e->prefill_chunk : n_free * SL_PAGE;
     if (chunk > e->n_ctx) chunk = e->n_ctx;
     if (!rc) rc = run_chunk(sessions[0], chunk, err);
-    if (!rc) rc = run_steps(sessions, n, err);
+    if (!rc) rc = run_steps(sessions, n, 0, err);
+    if (!rc && e->plans.of_engine->n_splits) rc = run_steps(sessions, n, 1, err);
     while (n) sl_session_free(sessions[--n]);
     sl_engine_reset_stats(e);
     return rc;

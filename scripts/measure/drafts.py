@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Measures generations with drafts (--draft) against plain decoding, and writes results/speculation.md.
 
-    python3 scripts/measure/drafts.py measure [-m prose] [--contexts 1k,8k,32k] [--tokens 128] [--rounds 3]
-    python3 scripts/measure/drafts.py bits [-m prose] [--prompts 300] [--tokens 48]
+    python3 scripts/measure/drafts.py measure [-m prose] [--device cpu] [--contexts 1k,8k,32k] [--tokens 128] [--rounds 3]
+    python3 scripts/measure/drafts.py bits [-m prose] [--device cpu] [--prompts 300] [--tokens 48]
     python3 scripts/measure/drafts.py report
 
 measure appends rows to results/speculation/rows.jsonl. A prompt is the beginning of the pages of docs/. It is prefilled once, into a
-session file. Then plain decoding and each draft take turns, on one thread. A row has medians: the processor time of a token, which other
-programs on the machine disturb less than its duration, and the duration. Processor time is that of the whole command less that of a command
-that generates one token. The text, the ids and the hash of the logits must be those of plain decoding.
+session file. Then plain decoding and each draft take turns, on a CPU with one thread. A row has medians: on a CPU the processor time of a
+token, which other programs on the machine disturb less than its duration, and the duration. Processor time is that of the whole command less
+that of a command that generates one token. On a GPU (--device cuda) both are the duration. The text, the ids and the hash of the logits must be
+those of plain decoding.
 
 bits appends rows to results/speculation/bits.jsonl: lines of docs/ are continued with each draft, greedily and at the temperature 1, alone and
 six at a time, and each answer is compared with plain decoding: text, ids, log-probabilities, hash of the logits, reason to stop.
@@ -36,7 +37,7 @@ BITS = os.path.join(ROOT, "results", "speculation", "bits.jsonl")
 BIT_DRAFTS = ["ngram:least=4", "self:least=4", "ngram+self:least=2", "auto"]
 KINDS = {"quote": ["--temp", "0"], "fresh": ["--temp", "0.8"]}
 PASSAGE = 96  # tokens of a passage that the end of a prompt repeats
-QUESTION = "How much faster are generations with drafts on a CPU, and do they keep every bit?"
+QUESTION = "How much faster are generations with drafts, and do they keep every bit?"
 
 
 def run(args, command):
@@ -71,11 +72,15 @@ def processor_ms():
     return 1e3 * (used.ru_utime + used.ru_stime)
 
 
+def device_flags(args):
+    return ["--device", args.on] + (["-t", "1"] if args.on == "cpu" else [])
+
+
 def generate(args, kind, prompt, cache, draft, n):
     """The answer of n tokens, with the processor time of the command."""
     more = ["--draft", draft] if draft else []
     before = processor_ms()
-    out = json.loads(run(args, ["generate", "-m", args.model, "--device", "cpu", "-t", "1", "--ids", prompt, "-n", str(n), "--ignore-eos",
+    out = json.loads(run(args, ["generate", "-m", args.model, *device_flags(args), "--ids", prompt, "-n", str(n), "--ignore-eos",
                                 "-o", "json", "--seed", "1", "-c", str(args.context), "--prompt-cache", cache, *KINDS[kind], *more]))
     out["processor_ms"] = processor_ms() - before
     return out
@@ -102,10 +107,11 @@ def measure_one(args, ids, kind, n, out):
             starts.append(generate(args, kind, prompt, cache, None, 1))
             for draft, list_of in runs.items():
                 list_of.append(generate(args, kind, prompt, cache, draft, args.tokens))
-    plain, start = runs[None], median(starts, "processor_ms")
-    plain_ms = median(plain, "processor_ms") - start
+    plain, key = runs[None], "processor_ms" if args.on == "cpu" else "decode_ms"
+    start = median(starts, key) if args.on == "cpu" else 0
+    plain_ms = median(plain, key) - start
     for draft, list_of in runs.items():
-        ms = median(list_of, "processor_ms") - start
+        ms = median(list_of, key) - start
         counts = [r.get("drafts") or {"steps": r["n_decode"], "drafted": 0, "accepted": 0} for r in list_of]
         steps, drafted, accepted = (sum(c[key] for c in counts) for key in ("steps", "drafted", "accepted"))
         row = {"date": datetime.date.today().isoformat(), "commit": args.commit, "device": args.device, "model": plain[0]["model"],
@@ -118,7 +124,7 @@ def measure_one(args, ids, kind, n, out):
 
 
 def program_of(args):
-    program = json.loads(run(args, ["bench", "draft", "-m", "tiny", "-r", "1", "-t", "1", "-o", "json"]))[0]
+    program = json.loads(run(args, ["bench", "draft", "-m", "tiny", "-r", "1", *device_flags(args), "-o", "json"]))[0]
     return program["commit"], program["device"]
 
 
@@ -134,7 +140,7 @@ def lines_of_docs(n):
 
 def answers(args, prompts, temp, draft, parallel):
     more = ["--draft", draft] if draft else []
-    out = run(args, ["generate", "-m", args.model, "--device", "cpu", "--prompts", prompts, "--parallel", str(parallel), "-n", str(args.tokens),
+    out = run(args, ["generate", "-m", args.model, "--device", args.on, "--prompts", prompts, "--parallel", str(parallel), "-n", str(args.tokens),
                      "-c", "1024", "--temp", temp, "--seed", "1", "--logprobs", "2", *more])
     return [json.loads(line) for line in out.splitlines()]
 
@@ -175,6 +181,16 @@ def cell(x, form):
     return "-" if x is None else form.format(x)
 
 
+def kind_of(row):
+    return "GPU" if row["device"].startswith("cuda") else "CPU"
+
+
+def answer_of(rows):
+    worst = min((r for r in rows if r["draft"] == "ngram"), key=lambda r: r["speedup"])
+    return (f"quotations are up to {best(rows, 'quote')}, fresh text up to {best(rows, 'fresh')}; the least speedup of `ngram` is "
+            f"{worst['speedup']:.2f}")
+
+
 def best(rows, kind):
     """The greatest speedup in a kind of prompt, in words."""
     r = max((r for r in rows if r["kind"] == kind and r["draft"] != "none"), key=lambda r: r["speedup"])
@@ -187,28 +203,30 @@ def bits_page():
     text = ["## Equal bits", "",
             "Lines of docs/ were continued with drafts (`scripts/measure/drafts.py bits`) and compared with plain decoding of each alone: text, ids,",
             "log-probabilities, hash of the logits and reason to stop. accepted: drafts that became tokens.", "",
-            "| model | temperature | drafts | at a time | prompts | equal | accepted |", "|---|---|---|---|---|---|---|"]
-    return text + [f"| {r['model']} | {r['temp']:g} | `{r['draft']}` | {r['parallel']} | {r['prompts']} | {r['same']} | {r['accepted']} |" for r in rows]
+            "| device | model | temperature | drafts | at a time | prompts | equal | accepted |", "|---|---|---|---|---|---|---|---|"]
+    return text + [f"| {kind_of(r)} | {r['model']} | {r['temp']:g} | `{r['draft']}` | {r['parallel']} | {r['prompts']} | {r['same']} | {r['accepted']} |"
+                   for r in rows]
 
 
 def report(args):
     with open(ROWS, encoding="utf-8") as f:
         rows = [json.loads(line) for line in f]
     n_same, n = sum(r["same"] for r in rows if r["draft"] != "none"), sum(r["draft"] != "none" for r in rows)
-    worst = min((r for r in rows if r["draft"] == "ngram"), key=lambda r: r["speedup"])
-    answer = (f"{n_same} of {n} settings have the text, the ids and the logits of plain decoding. Quotations are up to "
-              f"{best(rows, 'quote')}, fresh text up to {best(rows, 'fresh')}; the least speedup of `ngram` is {worst['speedup']:.2f}.")
+    answer = f"{n_same} of {n} settings have the text, the ids and the logits of plain decoding."
+    for kind in dict.fromkeys(kind_of(r) for r in rows):
+        answer += f" On a {kind}, {answer_of([r for r in rows if kind_of(r) == kind])}."
     devices = ", ".join(dict.fromkeys(r["device"] for r in rows))
     text = ["# Drafts: speed with the bits of plain decoding", "",
             sleigh_runs.head_lines(QUESTION, answer, [r["date"] for r in rows], [r["commit"] for r in rows],
                                    "`python3 scripts/measure/drafts.py measure`, for each model"), "",
             "`scripts/measure/drafts.py report` wrote this page from `results/speculation/rows.jsonl`. A quotation repeats a passage of the",
-            "prompt, with greedy decoding. Fresh text goes on behind the end of the prompt, at the temperature 0.8. ms: median processor",
-            "time of a token of the answer, on one thread. speedup: against plain decoding, which took turns with the drafts. accepted: of the",
-            f"drafts. Other programs ran on the machine at the same time, so a speedup has an error of some percent. Device: {devices}.", ""]
-    for model in dict.fromkeys(r["model"] for r in rows):
-        own = [r for r in rows if r["model"] == model]
-        text += [f"## {model}", "", "| prompt | context | drafts | ms / token | speedup | tokens / step | accepted |",
+            "prompt, with greedy decoding. Fresh text goes on behind the end of the prompt, at the temperature 0.8. ms: median time of a",
+            "token of the answer; on a CPU the processor time, on one thread. speedup: against plain decoding, which took turns with the drafts.",
+            "accepted: of the drafts. Other programs ran on the machine at the same time, so a speedup has an error of some percent. Devices:",
+            f"{devices}.", ""]
+    for kind, model in dict.fromkeys((kind_of(r), r["model"]) for r in rows):
+        own = [r for r in rows if (kind_of(r), r["model"]) == (kind, model)]
+        text += [f"## {model} on a {kind}", "", "| prompt | context | drafts | ms / token | speedup | tokens / step | accepted |",
                  "|---|---|---|---|---|---|---|"]
         text += [f"| {r['kind']} | {r['context']} | `{r['draft']}` | {r['token_ms']:.2f} | {r['speedup']:.2f} | {r['step_tokens']:.2f} | "
                  f"{cell(r['acceptance'], '{:.1%}')} |" for r in own] + [""]
@@ -222,6 +240,7 @@ def main():
     p.add_argument("action", choices=["measure", "bits", "report"])
     p.add_argument("--sleigh", default=os.path.join(ROOT, "build", "sleigh"))
     p.add_argument("-m", "--model", default="prose")
+    p.add_argument("--device", dest="on", default="cpu", help="cpu, cuda or cuda:N")
     p.add_argument("--contexts", default="1k,8k,32k", help="tokens of the prompt")
     p.add_argument("--within", action="store_true", help="the answer ends at these contexts, for a model whose limit is one of them")
     p.add_argument("--tokens", type=int, default=128)

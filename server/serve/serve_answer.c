@@ -108,6 +108,7 @@ static void add_work(api_attention *a, const sl_job *job) {
                  (w.layer_steps ? w.stated_error * (double)w.layer_steps : 0);
     a->rows += stats->v_rows, a->dense_rows += stats->dense_v_rows;
     to->bytes += w.bytes, to->dense_bytes += w.dense_bytes;
+    to->heads += w.heads, to->exact_heads += w.exact_heads;
     to->layer_steps += w.layer_steps, to->certified += w.certified;
     if (to->layer_steps) to->stated_error = sum / (double)to->layer_steps;
     if (w.layer_steps && w.stated_error_max > to->stated_error_max) to->stated_error_max = w.stated_error_max;
@@ -165,6 +166,7 @@ static void measure_work(serve_server *s, const serve_choice *c) {
     sl_draft_counts_add(&m->drafts, &a.drafts);
     m->rows += a.rows, m->dense_rows += a.dense_rows;
     m->bytes += a.work.bytes, m->dense_bytes += a.work.dense_bytes;
+    m->heads += a.work.heads, m->exact_heads += a.work.exact_heads;
     m->layer_steps += a.work.layer_steps, m->certified += a.work.certified;
     m->stated_error += a.work.stated_error * (double)a.work.layer_steps;
     if (a.work.stated_error_max > m->stated_error_max) m->stated_error_max = a.work.stated_error_max;

@@ -124,6 +124,9 @@ static void print_own(printer *p, const serve_metrics *m, const serve_gauges *g)
     one(p, "sleigh_dense_rows_total", counter, (double)m->dense_rows, "Rows of V that dense attention would have read.");
     one(p, "sleigh_kv_bytes_read_total", counter, (double)m->bytes, "Bytes of the KV cache that these steps read.");
     one(p, "sleigh_dense_kv_bytes_total", counter, (double)m->dense_bytes, "Bytes that dense attention would have read.");
+    one(p, "sleigh_heads_total", counter, (double)m->heads, "Query heads of these steps.");
+    one(p, "sleigh_exact_heads_total", counter, (double)m->exact_heads,
+        "Of these, heads that attended to every row because the sequence had few.");
     one(p, "sleigh_stated_errors_total", counter, (double)m->layer_steps, "Errors of layers that methods stated.");
     one(p, "sleigh_certified_total", counter, (double)m->certified, "Of these, errors within the bound of the request.");
     one(p, "sleigh_stated_error_sum_total", counter, m->stated_error, "Sum of the stated errors.");

@@ -30,6 +30,7 @@ typedef struct serve_metrics { // initialise with zeros
     } histograms[SERVE_N_HISTOGRAMS];
     uint64_t reasons[SERVE_N_REASONS];             // answers
     uint64_t rows, dense_rows, bytes, dense_bytes; // sums over the decode steps of ended answers
+    uint64_t heads, exact_heads;                   // of these steps; those that attended exactly because of few rows
     uint64_t layer_steps, certified;               // stated errors of these answers
     double stated_error, stated_error_max;         // sum; largest
     sl_draft_counts drafts;                        // of these answers

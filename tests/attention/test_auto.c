@@ -188,7 +188,7 @@ static void plans(void) {
     CHECK_STR(out.layer[1].method->name, "santa-is");
     CHECK_STR(out.layer[3].method->name, "santa-pps");
     CHECK_NEAR(sl_attn_get(&out.layer[3], "epsilon"), 0.2, 0);
-    CHECK_ERR(sl_attn_parse("auto+santa", &spec, &err), err, SL_ERR_UNSUPPORTED, "auto is not a score method");
+    CHECK_ERR(sl_attn_parse("auto+santa", &spec, &err), err, SL_ERR_UNSUPPORTED, "auto neither estimates scores nor takes a set of rows");
     CHECK_ERR(sl_attn_parse("auto:S=4", &spec, &err), err, SL_ERR_ARG, "unknown parameter \"S\"");
     sl_model *model;
     sl_engine *engine;

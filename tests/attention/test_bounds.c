@@ -126,8 +126,9 @@ static void heads(void) {
                                           "vattention:epsilon=0.3:bound=hoeffding:verify=numerator",
                                           "vattention:epsilon=0.3:bound=hoeffding",
                                           "vattention:epsilon=0.3:bound=bernstein",
-                                          "vattention:epsilon=0.3:predictor=quest:bound=bernstein"};
-    for (int m = 0; m < 6; m++)
+                                          "vattention:epsilon=0.3:predictor=quest:bound=bernstein",
+                                          "vattention:epsilon=0.3:predictor=int4:bound=bernstein"};
+    for (int m = 0; m < 7; m++)
         for (int kind = 0; kind < n_bad_values; kind++) {
             heads_of(methods[m], kind, 0); // a fixed row of vattention
             heads_of(methods[m], kind, 300);

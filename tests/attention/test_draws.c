@@ -241,7 +241,6 @@ static void effective_samples(void) {
              {"santa-is:S=7", 2048.0 * 2048 / (7 * 65536 + 256)},
              {"topk:k=100", 100},
              {"topp:p=0.25", 512},
-             {"streaming:sink=4:window=60", 64},
              {"quest:tokens=64", 64}};
     ref_cache c = counter_cache(8, 2, 1);
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
@@ -340,7 +339,39 @@ static void bytes_read(void) {
     ref_cache_free(&c);
 }
 
+// ---- sorting ----
+
+static int by_size(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// Number i of n: uniform, of few values, of every magnitude, sorted, descending, equal, or with high bits that are all equal.
+static uint64_t number_of_kind(int kind, int i, int n, uint64_t *rng) {
+    uint64_t bits = (uint64_t)(test_uniform(rng) * 0x1p32) << 32 | (uint64_t)(test_uniform(rng) * 0x1p32);
+    const uint64_t of_kind[] = {
+        bits, bits % 3, bits >> bits % 64, (uint64_t)i, (uint64_t)(n - i), 7, 0xabcdefull << 40 | bits >> 50};
+    return of_kind[kind];
+}
+
+static void sorting(void) {
+    static const int sizes[] = {0, 1, 2, 3, 47, 48, 49, 50, 255, 256, 257, 1000, 8192, 65537};
+    uint64_t rng = test_seed;
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+        for (int kind = 0; kind < 7; kind++) {
+            int n = sizes[k];
+            uint64_t *x = malloc((n + 2) * sizeof *x), *want = malloc((n + 1) * sizeof *want);
+            for (int i = 0; i < n; i++) x[i + 1] = want[i] = number_of_kind(kind, i, n, &rng);
+            x[0] = 11, x[n + 1] = 5; // sentinels
+            qsort(want, n, sizeof *want, by_size);
+            sl_sort(x + 1, n);
+            if (memcmp(x + 1, want, n * sizeof *want) || x[0] != 11 || x[n + 1] != 5) FAIL("%d numbers of kind %d", n, kind);
+            free(x), free(want);
+        }
+}
+
 static const test_case cases[] = {
+    {"sorting", 0, sorting},
     {"tile-budgets", 0, tile_budgets},
     {"uniform-part", 0, uniform_part},
     {"kept-masses", 0, kept_masses},

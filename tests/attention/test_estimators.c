@@ -127,14 +127,19 @@ static void unbiased_stratified(void) {
     unbiased(sl_draw_stratified, "stratified");
 }
 
+static int tile_rows(const sample *s) {
+    return s->masses.tile ? s->masses.tile : SL_TILE;
+}
+
 // Budgets of santa-prop by the definition, in long double.
 static void prop_budgets(const sample *s, int S, int *budget) {
-    int T = (s->masses.n + SL_TILE - 1) / SL_TILE, left = S;
+    int T = (s->masses.n + tile_rows(s) - 1) / tile_rows(s), left = S;
     long double total = s->masses.cum[s->masses.n_blocks], *rest = calloc(T, sizeof *rest);
     for (int t = 0; t < T; t++) {
-        int end = (t + 1) * SL_TILE < s->masses.n ? (t + 1) * SL_TILE : s->masses.n;
+        int end = (t + 1) * tile_rows(s) < s->masses.n ? (t + 1) * tile_rows(s) : s->masses.n;
         long double quota =
-            S * (long double)(sl_masses_running(&s->masses, end - 1) - sl_masses_running(&s->masses, t * SL_TILE - 1)) / total;
+            S * (long double)(sl_masses_running(&s->masses, end - 1) - sl_masses_running(&s->masses, t * tile_rows(s) - 1)) /
+            total;
         budget[t] = (int)floorl(quota);
         rest[t] = quota - budget[t];
         left -= budget[t];
@@ -150,13 +155,14 @@ static void prop_budgets(const sample *s, int S, int *budget) {
 }
 
 // Systematic draws on the grid u = (i + 1/2) / R: |mean c_j - E c_j| < 1/R for every row, and the bias formula of santa-prop.
-static void grid_expectations(void) {
+static void grid_expectations_of(int tile) {
     enum { R = 256, S = 37 };
     for (int k = 0; k < N_SHAPES; k++)
         for (int l = 0; l < N_LENGTHS; l++)
             for (int m = 2; m < N_METHODS; m++) {
-                int n = lengths[l], T = (n + SL_TILE - 1) / SL_TILE, S_t = (int)fmax(1, floor((double)S / T + 0.5));
+                int n = lengths[l], T = (n + tile - 1) / tile, S_t = (int)fmax(1, floor((double)S / T + 0.5));
                 sample s = sample_new(n, shapes[k], test_seed + 7 * k + l);
+                s.masses.tile = tile;
                 double *mean = calloc(n, sizeof *mean), got = 0, want = 0;
                 int *budget = calloc(T, sizeof *budget);
                 if (m == 3) prop_budgets(&s, S, budget);
@@ -167,14 +173,14 @@ static void grid_expectations(void) {
                     got += sample_estimate(&s) / R;
                 }
                 for (int j = 0; j < n; j++) {
-                    int t = j / SL_TILE, end = (t + 1) * SL_TILE < n ? (t + 1) * SL_TILE : n;
-                    double tile = 0;
-                    for (int i = t * SL_TILE; i < end; i++) tile += s.p[i];
-                    double expected = m == 2 ? S * s.p[j] : tile > 0 ? (m == 3 ? budget[t] : S_t) * s.p[j] / tile : 0;
+                    int t = j / tile, end = (t + 1) * tile < n ? (t + 1) * tile : n;
+                    double in_tile = 0;
+                    for (int i = t * tile; i < end; i++) in_tile += s.p[i];
+                    double expected = m == 2 ? S * s.p[j] : in_tile > 0 ? (m == 3 ? budget[t] : S_t) * s.p[j] / in_tile : 0;
                     if (!(fabs(mean[j] - expected) < 1.0 / R + 1e-9))
                         FAIL("%s n=%d shape %d row %d: mean count %.6g, expected %.6g", methods[m].name, n, k, j, mean[j],
                              expected);
-                    want += (m == 3 ? (tile > 0 ? budget[t] / (double)S / tile : 0) : 1) * s.p[j] *
+                    want += (m == 3 ? (in_tile > 0 ? budget[t] / (double)S / in_tile : 0) : 1) * s.p[j] *
                             s.v[j]; // mu, or mu plus the bias of santa-prop
                 }
                 // the mean count of a row is within 1/R of its expectation; a draw contributes at most 1/S (prop, sys) or W_t /
@@ -185,6 +191,10 @@ static void grid_expectations(void) {
                 free(mean), free(budget);
                 sample_free(&s);
             }
+}
+
+static void grid_expectations(void) {
+    for (int tile = 64; tile <= 512; tile *= 2) grid_expectations_of(tile);
 }
 
 static void systematic_counts(void) { // |c_j - S p_j| < 1

@@ -40,14 +40,16 @@ static void mark_units(ref_cache *c) {
             for (int d = 0; d < c->geom.head_dim; d++) ((bf16 *)ref_v_row(c, 0, h, j))[d] = sl_f32_to_bf16(d == j / 16 ? 1 : 0);
 }
 
-static void check_units(const ref_cache *c, int head, int n_wanted) {
+// n_sink: first units that are read whatever their bound.
+static void check_units(const ref_cache *c, int head, int n_wanted, int n_sink) {
     int dim = c->geom.head_dim, newest = (c->seqs[0].n_tokens - 1) / 16, n_read = 0;
     const float *out = c->out + head * dim;
     double least = INFINITY, most = -INFINITY; // smallest bound of the units that were read, largest of the others
     for (int u = 0; u <= newest; u++) {
         double bound = bound_of(c, head, u);
-        if (out[u] > 0 && u != newest) least = fmin(least, bound);
+        if (out[u] > 0 && u != newest && u >= n_sink) least = fmin(least, bound);
         if (out[u] == 0) most = fmax(most, bound);
+        if (u < n_sink && u < n_wanted - 1) CHECK(out[u] > 0);
         n_read += out[u] > 0;
     }
     CHECK_INT(n_read, n_wanted);
@@ -69,11 +71,13 @@ static void largest_units(void) {
         ref_cache c = ref_cache_new(cases[i].heads, cases[i].kv_heads, cases[i].dim, 1, &cases[i].n, 1, test_seed + i);
         mark_units(&c);
         for (int t = 0; t < 6; t++) {
-            char attn[32];
-            snprintf(attn, sizeof attn, "quest:tokens=%d", tokens[t]);
-            ref_decode(&c, attn, 0, 1, 1, 0);
-            for (int head = 0; head < cases[i].heads; head++)
-                check_units(&c, head, tokens[t] / 16 < n_units ? tokens[t] / 16 : n_units);
+            for (int sink = 0; sink <= 81; sink += 27) { // 0, 2, 4 and 6 units
+                char attn[60];
+                snprintf(attn, sizeof attn, "quest:tokens=%d:sink=%d", tokens[t], sink);
+                ref_decode(&c, attn, 0, 1, 1, 0);
+                for (int head = 0; head < cases[i].heads; head++)
+                    check_units(&c, head, tokens[t] / 16 < n_units ? tokens[t] / 16 : n_units, (sink + 15) / 16);
+            }
         }
         ref_cache_free(&c);
     }

@@ -15,13 +15,13 @@ static const char *const verify_names[] = {"denominator", "numerator", "output"}
 static void small_contexts_are_dense(void) { // sink + window cover all rows, or the base sample does
     static const int n[] = {1, 31, 128, 255, 256, 257};
     static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 128}, {9, 3, 64}};
-    static const char *const specs[] = {"vattention", "vattention:sink=0:window=1:base=1",
-                                        "vattention:sink=64:window=64:epsilon=0.001:predictor=quest",
-                                        "vattention:bound=hoeffding:epsilon=0.001"};
+    static const char *const specs[] = {
+        "vattention", "vattention:sink=0:window=1:base=1", "vattention:sink=64:window=64:epsilon=0.001:predictor=quest",
+        "vattention:sink=64:window=64:epsilon=0.001:predictor=int4", "vattention:bound=hoeffding:epsilon=0.001"};
     double p[257], mu[128];
     for (int i = 0; i < 5; i++) {
         ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 6, n, 1, test_seed + i);
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 5; k++) {
             ref_decode(&c, specs[k], 0, 6, 3, 0);
             for (int s = 0; s < 6; s++)
                 for (int head = 0; head < g[i].heads; head++) {
@@ -238,19 +238,19 @@ static int descending(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-// Sink, window and the k units of largest mass, of equal ones the first. No other unit is larger than `most`, up to the
-// rounding of a mass.
+// Sink, window and the k units of largest mass, of equal ones the first. The e^s of no other unit is larger than `most`, up to
+// the rounding of a mass and the bound of a score's error.
 static void fix_rows(second *f, const sl_attn_spec *spec, int unit, double scale) {
     int n_units = (f->n + unit - 1) / unit, k = (int)ceil(sl_attn_get(spec, "top") * n_units), equal = k;
     double *mass = malloc((n_units + 1) * sizeof *mass), cut = INFINITY;
     memcpy(mass, f->got->stored_p, n_units * sizeof *mass);
     qsort(mass, n_units, sizeof *mass, descending);
-    f->most = (k < n_units ? mass[k] : 0) * scale * (1 + 0x1p-8);
     if (k) cut = mass[k - 1];
     for (int u = 0; u < k; u++) equal -= mass[u] > cut;
     for (int u = 0; u < n_units; u++) {
         double own = f->got->stored_p[u];
         int taken = own > cut || (own == cut && equal-- > 0);
+        if (!taken) f->most = fmax(f->most, own * exp2(f->got->page_bound[u * unit / SL_PAGE]) * scale * (1 + 0x1p-8));
         for (int j = u * unit; j < f->n && j < (u + 1) * unit; j++) {
             f->fixed[j] = taken || j < sl_attn_get(spec, "sink") || j >= f->n - sl_attn_get(spec, "window");
             if (!f->fixed[j]) f->order[f->n_residual++] = j;
@@ -343,7 +343,8 @@ static void check_rows(const second *f, int b) {
 }
 
 static void check_second(ref_cache *c, const sl_attn_spec *spec, int head, int *n_sampled) {
-    int n = c->seqs[0].n_tokens, quest = sl_attn_get(spec, "predictor") == 1, unit = quest ? 16 : 1, h = head / 2;
+    int n = c->seqs[0].n_tokens, refined = sl_attn_get(spec, "predictor") > 0, h = head / 2;
+    int unit = sl_attn_chooses(spec, "predictor", "quest") ? 16 : 1;
     second f = {.got = &watched[head],
                 .n = n,
                 .verify = (int)sl_attn_get(spec, "verify"),
@@ -369,8 +370,8 @@ static void check_second(ref_cache *c, const sl_attn_spec *spec, int head, int *
         f.e[j] = dot / sqrt(DIM) / log(2);
         top = fmax(top, f.e[j]);
     }
-    for (int j = 0; j < n; j++) f.e[j] = quest ? exp2(f.e[j] - top) : f.got->stored_p[j]; // stored masses are the oracle's
-    fix_rows(&f, spec, unit, quest ? exp2(f.got->log2_total - top) : 1);
+    for (int j = 0; j < n; j++) f.e[j] = refined ? exp2(f.e[j] - top) : f.got->stored_p[j]; // stored masses are the oracle's
+    fix_rows(&f, spec, unit, refined ? exp2(f.got->log2_total - top) : 1);
     sl_rng_id id = {5, c->queries[0].sequence, c->queries[0].position, 2, (uint32_t)head};
     permute_residual(&f, &id);
     f.m = (int)fmax(2, ceil(sl_attn_get(spec, "base") * f.n_residual));
@@ -433,18 +434,19 @@ static void every_number(void) {
               {"base=0.1:top=0.1:predictor=quest", {0.1, 0.5, 0.8}},
               {"base=0:top=0:delta=0.4", {0.9, 0.9, 1}},
               {"base=0.3:top=0:sink=0:window=1:delta=0.2:predictor=quest", {0.05, 0.3, 0.4}},
+              {"base=0.05:top=0.02:predictor=int4", {0.1, 0.5, 0.9}},
               {"base=0.05:top=1", {0.1, 0.1, 0.1}}};
     static const int lengths_of[] = {1200, 300};
     static const char *const bounds[] = {"clt", "hoeffding", "bernstein"};
     int n_sampled[3] = {0};
-    for (int i = 0; i < 2 * 6 * 9; i++) {
-        int n = lengths_of[i / 54], bound = i % 3, verify = i / 3 % 3;
+    for (int i = 0; i < 2 * 7 * 9; i++) {
+        int n = lengths_of[i / 63], bound = i % 3, verify = i / 3 % 3;
         char attn[200];
         sl_error err;
         sl_attn_spec spec;
         watched_method toy;
-        snprintf(attn, sizeof attn, "vattention:sink=32:window=32:%s:epsilon=%g:verify=%s:bound=%s", of[i / 9 % 6].options,
-                 of[i / 9 % 6].epsilon[bound], verify_names[verify], bounds[bound]);
+        snprintf(attn, sizeof attn, "vattention:sink=32:window=32:%s:epsilon=%g:verify=%s:bound=%s", of[i / 9 % 7].options,
+                 of[i / 9 % 7].epsilon[bound], verify_names[verify], bounds[bound]);
         CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
         watch_draw(&spec, &toy);
         ref_cache c = cache_for_second(n, 0.5, test_seed + i % 2);

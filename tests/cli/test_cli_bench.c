@@ -29,12 +29,16 @@ static double rows_read(int depth, int steps) {
     return depth + 2 + (steps - 1) / 2.0;
 }
 
-static void dummy(void) { // no weights, no tokenizer
+static void write_config(void) { // of a model without weights and tokenizer
     static const char config[] =
         "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
         "\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":8,"
         "\"max_position_embeddings\":256,\"eos_token_id\":[0,1,2,3]}";
     spill(in_tmp("config.json"), config, strlen(config));
+}
+
+static void dummy(void) {
+    write_config();
     result r =
         RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "191", "-b", "2", "-n", "64", "-o", "json");
     CHECK_GOOD(r);
@@ -45,6 +49,48 @@ static void dummy(void) { // no weights, no tokenizer
     r = RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "191", "-n", "65");
     check_error(&r, 2, "--depth 191: expected at most 190, because a test adds 66 tokens");
 }
+
+// Two rows for each number of rows: the layers, with these bytes, and the head.
+static void check_linear(const result *r, double layers, double head) {
+    CHECK_GOOD(*r);
+    json_t *rows = rows_of(r, 4);
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *row = json_array_get(rows, i);
+        double bytes = i % 2 ? head : layers, ms = number(row, "ms");
+        CHECK_INT(number(row, "rows"), i < 2 ? 3 : 17);
+        CHECK_STR(json_string_value(json_object_get(row, "part")), i % 2 ? "output head" : "layers");
+        CHECK(number(row, "bytes") == bytes && number(row, "repetitions") == 2 && ms > 0);
+        CHECK_NEAR(number(row, "floor_ms"), bytes / 20e6, 1e-9);
+        CHECK_NEAR(number(row, "ratio") / (ms / (bytes / 20e6)), 1, 1e-6);
+    }
+    json_decref(rows);
+}
+
+#define LINEAR "bench", "linear", "-b", "3,17", "-r", "2", "--memory-rate", "20", "-o", "json"
+
+// The embedded model, whose matrices can stay packed on a GPU.
+static void linear_on(const char *device) {
+    enum { SIZE = 4 * (256 * (1024 + 2 * 256) + 1024 * 256 + 3 * 256 * 768), HEAD = 1024 * 256 };
+    result plain = RUN(LINEAR, "-m", tiny(), "--device", device),
+           packed = RUN(LINEAR, "-m", tiny(), "--device", device, "--weights", "int4");
+    check_linear(&plain, 2 * SIZE, 2 * HEAD);
+    check_linear(&packed, SIZE / 2 + SIZE / 128 * 4, HEAD + 1024 * 4); // the head is int8
+}
+
+static void linear(void) {
+    linear_on("cpu");
+    write_config();
+    result md = RUN("bench", "linear", "-m", test_tmp(), "--load-format", "dummy", "--device", "cpu", "-r", "1");
+    CHECK_GOOD(md);
+    CHECK_HAS(md.out, "| rows | part | ms | GB | floor ms | time / floor |\n");
+    CHECK_HAS(md.out, "\n| 1 | output head | ");
+}
+
+#ifdef SLEIGH_CUDA
+static void linear_on_gpu(void) {
+    linear_on("cuda");
+}
+#endif
 
 // Random rows in place of a prefill. Rising and falling depths; every sequence has rows of its own.
 static void random_rows(void) {
@@ -71,7 +117,7 @@ static void errors(void) {
         {{"decode", "--device", "cpu", "--kv-cache", "host"}, "--kv-cache host: on the CPU, K and V are in host memory anyway"},
         {{"decode", "--device", "cpu", "--kv-cache", "auto"}, "--kv-cache auto: on the CPU, K and V are in host memory anyway"},
         {{"decode", "--device", "cpu", "--hot-hits", "0.5"}, "--hot-hits: expected --kv-cache host with a cache of hot rows"},
-        {{"encode"}, "bench encode: expected decode, attn, draft, or no subject"},
+        {{"encode"}, "bench encode: expected decode, attn, draft, linear, or no subject"},
         {{"decode", "-p", "8"}, "bench decode: flag --n-prompt belongs to"},
         {{"decode", "-n", "4,0"}, "--steps 0: expected a whole number, 1 or more"},
         {{"-p", "0", "-n", "0"}, "--n-prompt and --n-gen: expected a number above 0"},
@@ -80,6 +126,8 @@ static void errors(void) {
         {{"-pg", "512"}, "-pg 512: expected two numbers, for example 512,128"},
         {{"--phase", "decode"}, "flag --phase belongs to `sleigh bench attn`"},
         {{"--plot", "x.jpg"}, "--plot x.jpg: expected a file name that ends in .svg, .pdf or .png"},
+        {{"linear", "-d", "4"}, "bench linear: expected no flag --depth"},
+        {{"linear", "--attn", "topk"}, "bench linear: expected no flag --attn"},
         {{"decode", "again"}, "unexpected argument \"again\""},
         {{"decode", "--attn", "dense,nope"}, "nope"},
     };
@@ -485,6 +533,8 @@ static void attn_depths(void) {
 static const test_case cases[] = {
     {"random-rows", 0, random_rows},
     {"dummy", 0, dummy},
+    {"linear", 0, linear},
+    GPU_CASE("linear-on-gpu", linear_on_gpu),
     {"errors", 0, errors},
     {"names", 0, names},
     {"sequences", NEEDS_NOTHING, sequences},

@@ -1,5 +1,6 @@
 // tests/cli/test_cli_drafts.c - --draft end to end: each command prints what it prints without drafts. The counts of drafts
 // agree with each other. Commands that cannot have drafts refuse them.
+#include "tests/support/gpu.h"
 #include "tests/support/run_cli.h"
 
 #include <math.h>
@@ -9,6 +10,7 @@ static const char prompt[] = "The harbor is quiet. The boats are red. The harbor
 static const char *const drafts[] = {"ngram:min=2:least=4", "self:least=2:most=3:attn=topk:k=40",
                                      "ngram:min=2+self:least=1:attn=santa-is:S=64", "auto"};
 enum { N_DRAFTS = sizeof drafts / sizeof *drafts };
+static const char *device = "cpu";
 
 static json_int_t whole(const json_t *o, const char *key) {
     const json_t *v = json_object_get(o, key);
@@ -61,9 +63,9 @@ static void generate(void) {
     json_int_t accepted = 0;
     for (int i = 0; i < 2 * N_DRAFTS; i++) {
         const char *draft = drafts[i % N_DRAFTS], *temp = temps[i / N_DRAFTS];
-        result plain = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", prompt, "-n", "48", "--temp", temp, "-o", "json",
+        result plain = RUN("generate", "-m", tiny(), "--device", device, "-p", prompt, "-n", "48", "--temp", temp, "-o", "json",
                            "--logprobs", "2", "--seed", "5"),
-               own = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", prompt, "-n", "48", "--temp", temp, "-o", "json",
+               own = RUN("generate", "-m", tiny(), "--device", device, "-p", prompt, "-n", "48", "--temp", temp, "-o", "json",
                          "--logprobs", "2", "--seed", "5", "--draft", draft);
         json_t *want = document(&plain), *got = document(&own);
         check_answer(got, want, draft);
@@ -84,23 +86,24 @@ static void texts(void) {
         {"--ignore-eos", "-q"}, {"--stop", "boats"}, {"--regex", "[a-z ]{40,60}\\."}, {"--dense-prefix", "9"}};
     for (size_t i = 0; i < sizeof more / sizeof *more; i++)
         for (int j = 0; j < N_DRAFTS; j += 2) {
-            result plain = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", prompt, "-n", "40", "--temp", "0.5",
+            result plain = RUN("generate", "-m", tiny(), "--device", device, "-p", prompt, "-n", "40", "--temp", "0.5",
                                more[i][0], more[i][1]),
-                   own = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", prompt, "-n", "40", "--temp", "0.5", more[i][0],
-                             more[i][1], "--draft", drafts[j]);
+                   own = RUN("generate", "-m", tiny(), "--device", device, "-p", prompt, "-n", "40", "--temp", "0.5",
+                             more[i][0], more[i][1], "--draft", drafts[j]);
             CHECK_GOOD(plain);
             if (i)
                 check_same(&own, &plain);
             else
                 CHECK_STR(own.out, plain.out);
         }
+    if (strcmp(device, "cpu")) return; // no GPU offers heads of 16 numbers
     static const char config[] =
         "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
         "\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":8,\"max_position_embeddings\":256}";
     spill(in_tmp("config.json"), config, strlen(config));
-    result plain = RUN("generate", "-m", test_tmp(), "--load-format", "dummy", "--device", "cpu", "--random-prompt", "60", "-n",
-                       "70", "--temp", "0.3"),
-           own = RUN("generate", "-m", test_tmp(), "--load-format", "dummy", "--device", "cpu", "--random-prompt", "60", "-n",
+    result plain = RUN("generate", "-m", test_tmp(), "--load-format", "dummy", "--device", device, "--random-prompt", "60",
+                       "-n", "70", "--temp", "0.3"),
+           own = RUN("generate", "-m", test_tmp(), "--load-format", "dummy", "--device", device, "--random-prompt", "60", "-n",
                      "70", "--temp", "0.3", "--draft", "ngram:min=1:least=6");
     CHECK_GOOD(plain);
     CHECK_INT(count_of(plain.out, plain.n_out, ' '), 69);
@@ -116,8 +119,8 @@ static void many(void) {
     spill(in_tmp("lines"), lines, strlen(lines));
     for (int i = 0; i < 4; i++) {
         const char *draft = drafts[i], *parallel = i % 2 ? "--parallel=2" : "--perf";
-        result plain = RUN("generate", "-m", tiny(), "--device", "cpu", "--jsonl", in_tmp("lines"), "-n", "30", parallel),
-               own = RUN("generate", "-m", tiny(), "--device", "cpu", "--jsonl", in_tmp("lines"), "-n", "30", parallel,
+        result plain = RUN("generate", "-m", tiny(), "--device", device, "--jsonl", in_tmp("lines"), "-n", "30", parallel),
+               own = RUN("generate", "-m", tiny(), "--device", device, "--jsonl", in_tmp("lines"), "-n", "30", parallel,
                          "--draft", draft);
         char *rest_got, *rest_want, *got_line = NULL, *want_line = NULL;
         CHECK_GOOD(plain);
@@ -139,8 +142,8 @@ static void many(void) {
 static void chat(void) {
     static const char input[] = "say a b c a b c a b c\nand again\n/stats\n";
     result plain =
-               RUN_IN(input, "chat", "-m", tiny(), "--chat-template", "zephyr", "--device", "cpu", "-n", "40", "--seed", "2"),
-           own = RUN_IN(input, "chat", "-m", tiny(), "--chat-template", "zephyr", "--device", "cpu", "-n", "40", "--seed", "2",
+               RUN_IN(input, "chat", "-m", tiny(), "--chat-template", "zephyr", "--device", device, "-n", "40", "--seed", "2"),
+           own = RUN_IN(input, "chat", "-m", tiny(), "--chat-template", "zephyr", "--device", device, "-n", "40", "--seed", "2",
                         "--draft", "ngram:min=2:least=3");
     CHECK_GOOD(plain);
     check_same(&own, &plain);
@@ -151,8 +154,8 @@ static void chat(void) {
 static void eval(void) {
     static const char *const keys[] = {"attn", "answer", "score", "n_prompt", "n_generated", "stopped"};
     for (int i = 0; i < 2; i++) {
-        result r = RUN("eval", "-m", tiny(), "--device", "cpu", "--task", "niah-single,qa-2hop", "--length", "512", "--samples",
-                       "2", "--attn", "dense,topk:k=64", "--out", in_tmp(i ? "own" : "plain"), "--draft",
+        result r = RUN("eval", "-m", tiny(), "--device", device, "--task", "niah-single,qa-2hop", "--length", "512",
+                       "--samples", "2", "--attn", "dense,topk:k=64", "--out", in_tmp(i ? "own" : "plain"), "--draft",
                        i ? "ngram:min=1:least=2" : "none");
         CHECK_GOOD(r);
     }
@@ -183,22 +186,22 @@ static void errors(void) {
         {"ngram", "--stats", "x.jsonl", "--draft ngram: expected no --stats"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        result r = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", "a", "--draft", cases[i].draft, cases[i].flag,
+        result r = RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--draft", cases[i].draft, cases[i].flag,
                        cases[i].value);
         check_error(&r, 2, cases[i].part);
     }
     result r =
-        RUN("generate", "-m", tiny(), "--device", "cpu", "-p", "a", "--draft", "ngram", "--attn", "santa-pps:epsilon=0.2");
+        RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--draft", "ngram", "--attn", "santa-pps:epsilon=0.2");
     check_error(&r, 1, "--draft: --attn santa-pps keeps a state from step to step (layer 0)");
-    r = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", "a", "--draft", "self:attn=santa-pps:epsilon=0.2");
+    r = RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--draft", "self:attn=santa-pps:epsilon=0.2");
     check_error(&r, 1, "--draft: --attn santa-pps keeps a state from step to step");
-    r = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", "a", "--draft", "model");
+    r = RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--draft", "model");
     check_error(&r, 2, "--draft model needs --draft-model DIR");
-    r = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", "a", "--draft", "ngram", "--draft-model", tiny());
+    r = RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--draft", "ngram", "--draft-model", tiny());
     check_error(&r, 2, "flag --draft-model needs --draft model");
-    r = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", "a", "--draft", "model", "--draft-model", "no-such");
+    r = RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--draft", "model", "--draft-model", "no-such");
     check_error(&r, 1, "--draft-model no-such: there is no such folder");
-    r = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", "a", "--draft", "model", "--draft-model", "prose");
+    r = RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--draft", "model", "--draft-model", "prose");
     check_error(&r, 2, "--draft-model prose: a vocabulary of 8192 tokens; expected 1024");
     r = RUN("perplexity", "-m", tiny(), "--draft", "ngram");
     check_error(&r, 2, "flag --draft does not belong to this command");
@@ -206,16 +209,20 @@ static void errors(void) {
     check_error(&r, 2, "--draft ngram:least=N:most=N");
     r = RUN("bench", "-m", tiny(), "--draft", "ngram");
     check_error(&r, 2, "flag --draft belongs to `sleigh bench draft`");
-    r = RUN("bench", "draft", "-m", tiny(), "--batch", "2");
-    check_error(&r, 2, "bench draft: expected no flag --batch");
+    r = RUN("bench", "draft", "-m", tiny(), "--batch", "2,4");
+    check_error(&r, 2, "bench draft: --batch: expected one number");
+    r = RUN("bench", "draft", "-m", tiny(), "--batch", "2", "--draft", "ngram");
+    check_error(&r, 2, "bench draft: --batch 2: texts have one sequence; expected no --draft with it");
+    r = RUN("bench", "draft", "-m", tiny(), "--ragged");
+    check_error(&r, 2, "bench draft: expected no flag --ragged");
     r = RUN("bench", "draft", "-m", tiny(), "--draft", "ngram,x");
     check_error(&r, 2, "--draft x: unknown source");
 }
 
 // The model drafts for itself: of five tokens, a step makes nearly all.
 static void draft_model(void) {
-    result plain = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", prompt, "-n", "60", "-o", "json", "--ignore-eos"),
-           own = RUN("generate", "-m", tiny(), "--device", "cpu", "-p", prompt, "-n", "60", "-o", "json", "--ignore-eos",
+    result plain = RUN("generate", "-m", tiny(), "--device", device, "-p", prompt, "-n", "60", "-o", "json", "--ignore-eos"),
+           own = RUN("generate", "-m", tiny(), "--device", device, "-p", prompt, "-n", "60", "-o", "json", "--ignore-eos",
                      "--draft", "model:least=4:most=4", "-md", tiny());
     json_t *want = document(&plain), *got = document(&own);
     check_answer(got, want, "model:least=4:most=4");
@@ -227,21 +234,21 @@ static void draft_model(void) {
 // The variable, the word none, and what the shell completes.
 static void words(void) {
     result r =
-        RUN_SHELL("SLEIGH_DRAFT=ngram exec \"$0\" \"$@\"", "generate", "-m", tiny(), "--device", "cpu", "-p", "a", "-n", "3");
+        RUN_SHELL("SLEIGH_DRAFT=ngram exec \"$0\" \"$@\"", "generate", "-m", tiny(), "--device", device, "-p", "a", "-n", "3");
     CHECK_GOOD(r);
     CHECK_HAS(r.err, "\ndrafts: ");
-    r = RUN_SHELL("SLEIGH_DRAFT=ngram exec \"$0\" \"$@\"", "generate", "-m", tiny(), "--device", "cpu", "-p", "a", "-n", "3",
+    r = RUN_SHELL("SLEIGH_DRAFT=ngram exec \"$0\" \"$@\"", "generate", "-m", tiny(), "--device", device, "-p", "a", "-n", "3",
                   "--draft", "none");
     CHECK_GOOD(r);
     CHECK_LACKS(r.err, "\ndrafts: ");
     r = RUN("help", "--bash");
     CHECK_HAS(r.out, "--draft) words='ngram self model ngram+self ngram+model auto none' ;;");
-    CHECK_HAS(r.out, "decode attn draft ");
+    CHECK_HAS(r.out, "decode attn draft linear ");
 }
 
 static void bench(void) {
-    result r = RUN("bench", "draft", "-m", tiny(), "-d", "600,0", "-n", "24", "-r", "2", "--attn", "dense,topk:k=32", "--draft",
-                   "ngram:least=2,self:least=1:attn=topk:k=64", "-o", "json");
+    result r = RUN("bench", "draft", "-m", tiny(), "--device", device, "-d", "600,0", "-n", "24", "-r", "2", "--attn",
+                   "dense,topk:k=32", "--draft", "ngram:least=2,self:least=1:attn=topk:k=64", "-o", "json");
     CHECK_GOOD(r);
     json_t *rows = document(&r);
     static const char *const tests[] = {"1 row", "2 rows", "3 rows", "5 rows", "9 rows", "text"};
@@ -262,16 +269,67 @@ static void bench(void) {
         }
     }
     json_decref(rows);
-    r = RUN("bench", "draft", "-m", tiny(), "-d", "512", "--fill", "random", "-r", "1");
+    r = RUN("bench", "draft", "-m", tiny(), "--device", device, "-d", "512", "--fill", "random", "-r", "1");
     CHECK_GOOD(r);
     CHECK_HAS(r.out, "| 512 | dense | 9 rows |");
+    r = RUN("bench", "draft", "-m", tiny(), "--device", device, "-d", "512", "-b", "2", "--fill", "random", "-r", "1");
+    CHECK_GOOD(r);
+    CHECK_HAS(r.out, "| 512 | 2 | dense | 9 rows |");
 }
 
+#ifdef SLEIGH_CUDA
+static void on_gpu(void (*fn)(void)) {
+    device = "cuda";
+    fn();
+    device = "cpu";
+}
+
+static void generate_gpu(void) {
+    on_gpu(generate);
+}
+static void texts_gpu(void) {
+    on_gpu(texts);
+}
+static void many_gpu(void) {
+    on_gpu(many);
+}
+static void draft_model_gpu(void) {
+    on_gpu(draft_model);
+}
+static void bench_gpu(void) {
+    on_gpu(bench);
+}
+
+// A method that no GPU offers is refused by name. With --device auto, the run takes the CPU, and a line says why.
+static void methods_gpu(void) {
+    static const char draft[] = "self:least=1:attn=magicpig";
+    result r = RUN("generate", "-m", tiny(), "--device", "cuda", "-p", "a", "-n", "3", "--draft", draft);
+    check_error(&r, 1, "magicpig: not offered on a GPU");
+    r = RUN("generate", "-m", tiny(), "--device", "auto", "-p", "a", "-n", "3", "--draft", draft);
+    CHECK_GOOD(r);
+    CHECK_HAS(r.err, "device: cpu, because a GPU does not offer magicpig");
+    r = RUN("generate", "-m", tiny(), "--device", "auto", "-p", "a", "-n", "3", "--draft", "auto");
+    CHECK_GOOD(r);
+    CHECK_LACKS(r.err, "device: cpu");
+}
+#endif
+
 static const test_case cases[] = {
-    {"generate", NEEDS_NOTHING, generate}, {"texts", NEEDS_NOTHING, texts},
-    {"many", NEEDS_NOTHING, many},         {"chat", NEEDS_NOTHING, chat},
-    {"eval", NEEDS_NOTHING, eval},         {"errors", NEEDS_NOTHING, errors},
-    {"words", NEEDS_NOTHING, words},       {"draft_model", NEEDS_NOTHING, draft_model},
-    {"bench", NEEDS_NOTHING, bench},       {0},
+    {"generate", NEEDS_NOTHING, generate},
+    {"texts", NEEDS_NOTHING, texts},
+    {"many", NEEDS_NOTHING, many},
+    {"chat", NEEDS_NOTHING, chat},
+    {"eval", NEEDS_NOTHING, eval},
+    {"errors", NEEDS_NOTHING, errors},
+    {"words", NEEDS_NOTHING, words},
+    {"draft_model", NEEDS_NOTHING, draft_model},
+    {"bench", NEEDS_NOTHING, bench},
+    GPU_CASE("generate-gpu", generate_gpu),
+    GPU_CASE("texts-gpu", texts_gpu),
+    GPU_CASE("many-gpu", many_gpu),
+    GPU_CASE("draft-model-gpu", draft_model_gpu),
+    GPU_CASE("bench-gpu", bench_gpu),
+    GPU_CASE("methods-gpu", methods_gpu),
+    {0},
 };
 const test_suite suite_cli_drafts = {"cli_drafts", cases};

@@ -123,6 +123,7 @@ static const row rows[] = {
     T("--weights-head", "gclibopeus", TEXT, run.model.weights_head, NULL), T("--weights-head", "q", TEXT, run.model.weights_head, NULL),
     T("--weights-embedding", "gclibopeus", TEXT, run.model.weights_embedding, NULL), T("--out", "q", TEXT, output.path, NULL),
     N("--max-shard-size", "q", SIZE, quantize.shard_size, "5G", 1, 1e18),
+    T("--exact-below", "gcbs", TEXT, run.attention.exact_below, "auto"), T("--exact-below", "opeu", TEXT, run.attention.exact_below, "off"),
     T("-m --model", "gctdlibopeusq", TEXT, run.model.path, NULL),
     T("--device", "gclibopeus", TEXT, run.device.name, "auto"), T("--mlock", "gclbopeus", FLAG, run.model.mlock, NULL),
     T("-p --prompt", "gtdo", TEXT, input.prompt, NULL), T("-f --file", "gtdop", TEXT, input.file, NULL),
@@ -450,6 +451,7 @@ static void check_variable(unsigned command, const row *r) {
 
 static void flags(void) {
     char flag[40];
+    unsetenv("SLEIGH_EXACT_BELOW"); // which is set for every case
     for (int i = 0; i < N_ROWS; i++)
         for (int c = 0; letters[c]; c++) {
             const row *r = &rows[i];

@@ -108,11 +108,11 @@ static void jsonl_errors(void) {
 // ---- --stats ----
 
 static const char *const stats_fields[] = {
-    "sequence",  "position",    "layer",          "head",         "n_kv",        "attn",    "seed",
-    "k_rows",    "v_distinct",  "features",       "bytes",        "v_rows",      "samples", "budget",
-    "ess",       "error",       "score_bound",    "error_bound",  "dense_bytes", "tries",   "fallback",
-    "cosine",    "bias",        "tiles",          "heavy_tail",   "kurtosis",    "kappa",   "stated_error",
-    "certified", "layer_error", "standard_error", "largest_draw", "pareto_shape"};
+    "sequence",  "position",    "layer",          "head",         "n_kv",         "attn",    "seed",
+    "k_rows",    "v_distinct",  "features",       "bytes",        "v_rows",       "samples", "budget",
+    "ess",       "error",       "score_bound",    "error_bound",  "dense_bytes",  "tries",   "fallback",
+    "cosine",    "bias",        "tiles",          "heavy_tail",   "kurtosis",     "kappa",   "stated_error",
+    "certified", "layer_error", "standard_error", "largest_draw", "pareto_shape", "exact"};
 enum { N_STATS_FIELDS = sizeof stats_fields / sizeof *stats_fields };
 
 // A layer's error is one number, between the errors of its 8 heads. errors: the layer's, the least and the largest of its
@@ -384,7 +384,8 @@ static void want_step(fields *f, const sl_attn_record *r, int is_known) {
     want(f, "score_bound", p->score_bound), want(f, "error_bound", p->error_bound), want(f, "kappa", p->kappa);
     want(f, "standard_error", p->standard_error), want(f, "largest_draw", p->largest_draw);
     want(f, "pareto_shape", p->pareto_shape), want(f, "stated_error", p->stated_error);
-    want(f, "certified", is_known ? 1 : (double)NAN), want(f, "tries", p->tries), want(f, "fallback", p->fallback);
+    want(f, "certified", is_known ? 1 : (double)NAN), want(f, "tries", p->tries), want(f, "fallback", p->fallback),
+        want(f, "exact", p->exact);
     want(f, "heavy_tail", p->heavy_tail), want(f, "kurtosis", p->kurtosis), want(f, "error", p->error);
     want(f, "cosine", p->cosine), want(f, "bias", p->bias), want(f, "layer_error", p->layer_error), want(f, "tiles", p->tiles);
 }
@@ -414,7 +415,7 @@ static void stats_lines(void) {
     CHECK_OK(cli_stats_observe(&stats, engine, &e), e);
     const sl_observer *observer = &engine->observation.observer;
     CHECK(observer->with_error && !observer->n_shadows);
-    const sl_attn_report known = {30,   31,   0.5f, 32,   33,   34, 35,   36, 1.5f,  2.5f,  3.5f,   37,    38,
+    const sl_attn_report known = {30,   31,   0.5f, 32,   33,   34, 35,   36, 1.5f,  2.5f,  3.5f,   37,    38, 41,
                                   4.5f, 5.5f, 6.5f, 7.5f, 8.5f, 1,  9.5f, 39, 10.5f, 0.25f, -11.5f, 12.5f, 40},
                          none = {SL_ATTN_NO_VALUES, .v_rows = 3};
     const sl_attn_record records[] = {{20, 21, 22, 23, 24, 25, &spec, &known, NULL}, {1, 2, 3, 4, 5, 6, &spec, &none, NULL}};

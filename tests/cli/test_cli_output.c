@@ -264,6 +264,17 @@ static void bench_draft(void) {
     check_columns("bench draft", &passes);
 }
 
+#define LINEAR "bench", "linear", "-m", tiny(), "-r", "1", "--memory-rate", "20"
+
+static void bench_linear(void) {
+    result json = RUN(LINEAR, "-o", "json"), csv = RUN(LINEAR, "-o", "csv"), jsonl = RUN(LINEAR, "-o", "jsonl"),
+           md = RUN(LINEAR);
+    names printed = keys_of(&json);
+    check_fields("bench linear", &printed);
+    check_csv(&csv, &jsonl);
+    check_columns("bench linear", &md);
+}
+
 #define ATTN "bench", "attn", "-b", "1", "-d", "512", "-r", "2", "--attn", "dense"
 
 static void bench_attn(void) {
@@ -467,6 +478,7 @@ static const test_case cases[] = {
     {"methods", NEEDS_NOTHING, methods},
     {"bench", NEEDS_NOTHING, bench},
     {"bench-draft", NEEDS_NOTHING, bench_draft},
+    {"bench-linear", NEEDS_NOTHING, bench_linear},
     {"bench-attn", NEEDS_GPU, bench_attn},
     {"calibrate", NEEDS_NOTHING, calibrate},
     {"cliffs", NEEDS_NOTHING, cliffs},

@@ -39,6 +39,8 @@ typedef struct device_cache {
     void *ws;
     size_t ws_size, row; // row: elements of one sequence's q
     int max_kv;
+    int turn; // batch index i has the query of its sequence, rotated by i * turn elements
+    int has_runs;
 } device_cache;
 
 static int longest(const ref_cache *c) {
@@ -80,7 +82,8 @@ static void place(device_cache *d, int n, const int *order, const int *lengths) 
     for (int i = 0; i < n; i++) {
         int s = order[i], length = lengths ? lengths[i] : d->host.seqs[s].n_tokens;
         rows[i] = (sl_row){.position = length - 1, .sequence = 7u * s, .pages = d->pages[s]};
-        for (size_t j = 0; j < d->row; j++) q[i * d->row + j] = sl_f32_to_bf16(d->host.q[s * d->row + j]);
+        for (size_t j = 0; j < d->row; j++)
+            q[i * d->row + j] = sl_f32_to_bf16(d->host.q[s * d->row + (j + (size_t)(i * d->turn)) % d->row]);
     }
     CHECK(cudaMemcpy(d->rows, rows, n * sizeof *rows, cudaMemcpyHostToDevice) == cudaSuccess);
     CHECK(cudaMemcpy(d->q, q, n * d->row * sizeof *q, cudaMemcpyHostToDevice) == cudaSuccess);
@@ -92,6 +95,7 @@ static void launch(const device_cache *d, int n, int max_kv, cudaStream_t stream
                                                .n_seqs = n,
                                                .max_kv = max_kv,
                                                .rows = d->rows,
+                                               .has_runs = d->has_runs,
                                                .q = d->q,
                                                .out = d->out,
                                                .k = d->k,
@@ -338,6 +342,45 @@ static void graph_grows_of(sl_format f) {
 }
 WITH_FORMATS(graph_grows)
 
+// Neighbours of one sequence share reads of K and V, and each has the bits of a launch without runs. Runs cross borders of
+// tiles, pages and chunks, and the end of the sequences that a warp looks up together.
+static void check_runs(sl_format f, int n_kv_heads, int group, int dim) {
+    enum { RUNS = 7 };
+    static const int first[RUNS] = {1, 50, 250, 505, 4088, 8184, 700}, n_rows[RUNS] = {16, 1, 7, 9, 12, 16, 2};
+    int lengths[RUNS], order[MAX_SEQS], n_kv[MAX_SEQS], n = 0;
+    for (int i = 0; i < RUNS; i++) {
+        lengths[i] = first[i] + n_rows[i] - 1;
+        for (int j = 0; j < n_rows[i]; j++) order[n] = i, n_kv[n++] = first[i] + j;
+    }
+    CHECK(n <= MAX_SEQS);
+    device_cache d = upload(ref_cache_new(group * n_kv_heads, n_kv_heads, dim, RUNS, lengths, 2, test_seed + dim + group), f);
+    for (int skip = 0; skip < 24; skip += 5) {
+        d.turn = 13, d.has_runs = 0;
+        bf16 *want = decode(&d, n - skip, order + skip, n_kv + skip, d.max_kv);
+        d.has_runs = 1;
+        bf16 *got = decode(&d, n - skip, order + skip, n_kv + skip, d.max_kv);
+        for (size_t i = 0; i < (n - skip) * d.row; i++)
+            if (got[i] != want[i])
+                FAIL("head_dim %d, group %d, %d rows, row %zu (%d keys), element %zu: %.9g, without runs %.9g", dim, group,
+                     n - skip, i / d.row, n_kv[skip + i / d.row], i % d.row, sl_bf16_to_f32(got[i]), sl_bf16_to_f32(want[i]));
+        free(want), free(got);
+    }
+    d.turn = 0;
+    bf16 *out = decode(&d, n, order, n_kv, d.max_kv);
+    for (int i = 0; i < n; i += 5)
+        check_head(&d, order[i], i % d.host.geom.n_heads, n_kv[i], out + i * d.row + i % d.host.geom.n_heads * dim);
+    free(out);
+    free_cache(&d);
+    gpu_free_all();
+}
+
+static void runs_of(sl_format f) {
+    static const int shapes[][3] = {{2, 4, 128}, {8, 4, 128}, {2, 1, 64}, {2, 3, 80},
+                                    {2, 4, 96},  {2, 5, 128}, {1, 7, 64}, {2, 8, 128}};
+    for (int i = 0; i < 8; i++) check_runs(f, shapes[i][0], shapes[i][1], shapes[i][2]);
+}
+WITH_FORMATS(runs)
+
 // Calls of different shapes and formats use one workspace, one after the other.
 static void shared_workspace(void) {
     static const int some[] = {2000, 300, 1, 900};
@@ -369,6 +412,7 @@ static const test_case cases[] = {
     GPU_CASE("score_shapes", score_shapes),
     GPU_CASE("equal_bits", equal_bits),
     GPU_CASE("graph_grows", graph_grows),
+    GPU_CASE("runs", runs),
     GPU_CASE("shared_workspace", shared_workspace),
     GPU_CASE("bytes_lengths", bytes_lengths),
     SHAPES(BYTES_SHAPE_CASE) GPU_CASE("bytes_ragged_batch", bytes_ragged_batch),
@@ -379,6 +423,7 @@ static const test_case cases[] = {
     GPU_CASE("bytes_not_finite", bytes_not_finite),
     GPU_CASE("bytes_equal_bits", bytes_equal_bits),
     GPU_CASE("bytes_graph_grows", bytes_graph_grows),
+    GPU_CASE("bytes_runs", bytes_runs),
     {0},
 };
 

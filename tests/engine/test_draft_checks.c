@@ -20,23 +20,36 @@ static void rows(void) {
     CHECK_OK(sl_prefill(b, ids, 256, NULL, &err), err);
     for (int n = 1, at = 256; n <= 9; at += n++) {
         if (at + n > 300) break;
-        CHECK_OK(sl_decode_rows(a, ids + at, n, &err), err);
+        CHECK_OK(sl_decode_rows(&a, 1, ids + at, n, &err), err);
         for (int i = 0; i < n; i++) CHECK_OK(sl_decode(&b, 1, ids + at + i, &err), err);
         CHECK_INT(sl_session_n_tokens(a), at + n);
         CHECK(!memcmp(sl_session_ids(a), ids, (size_t)(at + n) * sizeof *ids));
         CHECK(!memcmp(sl_session_last_logits(a), sl_session_last_logits(b), (size_t)r.n_vocab * sizeof(float)));
     }
+    sl_session *both[] = {a, b}; // rows of two sessions
+    CHECK_OK(sl_session_truncate(a, 256, &err), err);
+    CHECK_OK(sl_session_truncate(b, 256, &err), err);
+    CHECK_OK(sl_decode_rows(both, 2, ids + 256, 5, &err), err);
+    float *of_five = malloc((size_t)r.n_vocab * sizeof *of_five);
+    memcpy(of_five, sl_session_last_logits(a), (size_t)r.n_vocab * sizeof *of_five);
+    CHECK(!memcmp(of_five, sl_session_last_logits(b), (size_t)r.n_vocab * sizeof *of_five));
+    CHECK_OK(sl_session_truncate(b, 256, &err), err);
+    for (int i = 0; i < 5; i++) CHECK_OK(sl_decode(&b, 1, ids + 256 + i, &err), err);
+    CHECK(!memcmp(of_five, sl_session_last_logits(b), (size_t)r.n_vocab * sizeof *of_five));
+    free(of_five);
+    CHECK_OK(sl_decode_rows(&a, 1, ids + 261, 9, &err), err);
     int n = sl_session_n_tokens(a);
-    CHECK_ERR(sl_decode_rows(a, ids, 10, &err), err, SL_ERR_ARG, "a pass of 10 rows: expected 1 to 9");
-    CHECK_ERR(sl_decode_rows(a, ids, 0, &err), err, SL_ERR_ARG, "a pass of 0 rows");
-    CHECK_ERR(sl_decode_rows(a, (int32_t[]){-1}, 1, &err), err, SL_ERR_ARG, "id -1");
+    CHECK_ERR(sl_decode_rows(&a, 1, ids, 10, &err), err, SL_ERR_ARG, "a pass of 10 rows: expected 1 to 9");
+    CHECK_ERR(sl_decode_rows(&a, 1, ids, 0, &err), err, SL_ERR_ARG, "a pass of 0 rows");
+    CHECK_ERR(sl_decode_rows(&a, 1, (int32_t[]){-1}, 1, &err), err, SL_ERR_ARG, "id -1");
     CHECK_INT(sl_session_n_tokens(a), n);
     CHECK_OK(sl_session_truncate(a, 250, &err), err);
-    CHECK_ERR(sl_decode_rows(a, ids, 7, &err), err, SL_ERR_ARG, "a pass of 7 rows after 250 tokens: expected rows of one page");
-    CHECK_OK(sl_decode_rows(a, ids, 6, &err), err);
+    CHECK_ERR(sl_decode_rows(&a, 1, ids, 7, &err), err, SL_ERR_ARG,
+              "a pass of 7 rows after 250 tokens: expected at most 6, which end with a page");
+    CHECK_OK(sl_decode_rows(&a, 1, ids, 6, &err), err);
     CHECK_OK(sl_engine_set_attention(r.engine, "santa-pps:epsilon=0.2", &err), err);
-    CHECK_ERR(sl_decode_rows(a, ids, 2, &err), err, SL_ERR_UNSUPPORTED, "keeps a state");
-    CHECK_OK(sl_decode_rows(a, ids, 1, &err), err);
+    CHECK_ERR(sl_decode_rows(&a, 1, ids, 2, &err), err, SL_ERR_UNSUPPORTED, "keeps a state");
+    CHECK_OK(sl_decode_rows(&a, 1, ids, 1, &err), err);
     sl_session_free(a), sl_session_free(b), free(ids);
     model_fixture_close(&r);
 }
@@ -75,6 +88,24 @@ static void sums(void) {
     json_decref(got), json_decref(want);
 }
 
-static const test_case cases[] = {
-    {"rows", NEEDS_NOTHING, rows}, {"checks", NEEDS_NOTHING, checks}, {"sums", NEEDS_NOTHING, sums}, {0}};
+// Passes of 2 + n ms and drafts of 0.5 ms, of which the first ones take much longer.
+static void costs(void) {
+    sl_draft_costs c = {0};
+    double fixed, each;
+    for (int i = 0; i < 30; i++) sl_draft_costs_pass(&c, 1 + i % 5, i < 5 ? 300 : 3 + i % 5);
+    sl_draft_costs_line(&c, &fixed, &each);
+    CHECK_NEAR(fixed, 2, 1e-9);
+    CHECK_NEAR(each, 1, 1e-9);
+    sl_draft_costs_method(&c, 7, 300);
+    CHECK(sl_draft_costs_of_method(&c, 7) == 0);
+    for (int i = 0; i < 3; i++) sl_draft_costs_method(&c, 7, 0.5);
+    CHECK_NEAR(sl_draft_costs_of_method(&c, 7), 0.5, 1e-9);
+    CHECK(sl_draft_costs_of_method(&c, 8) == 0);
+}
+
+static const test_case cases[] = {{"rows", NEEDS_NOTHING, rows},
+                                  {"checks", NEEDS_NOTHING, checks},
+                                  {"sums", NEEDS_NOTHING, sums},
+                                  {"costs", NEEDS_NOTHING, costs},
+                                  {0}};
 const test_suite suite_draft_checks = {"draft_checks", cases};

@@ -5,14 +5,15 @@
 #include "engine/draft/ngram_index.h"
 #include "engine/engine_internal.h"
 #include "engine/stream.h"
+#include "tests/support/gpu.h"
 #include "tests/support/models.h"
-#include "tests/test.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 static sl_error err;
+static const char *device = "cpu";
 
 // ---- the index ----
 
@@ -93,42 +94,58 @@ static void words(void) {
 
 enum { N_CTX = 1024, ROWS = 16, SESSIONS = 3 };
 
+// Stores a row of K or of V, in the memory of the engine's device.
+static void store_row(sl_engine *e, void *blocks, sl_format format, size_t block, int at, const float *row) {
+    const sl_backend *be = e->device.backend;
+    int dim = e->geom.head_dim;
+    if (!be->is_device) {
+        sl_kv_store(blocks, format, dim, block, at, row, 0);
+        return;
+    }
+    char here[SL_PAGE * (256 + sizeof(float)) * 2];
+    size_t size = sl_kv_block_bytes(format, dim);
+    CHECK(size <= sizeof here);
+    be->download(be, here, (char *)blocks + block * size, size);
+    sl_kv_store(here, format, dim, 0, at, row, 0);
+    be->upload(be, (char *)blocks + block * size, here, size);
+}
+
 // What a draft method may have left behind the session's rows: a pass must overwrite all of it.
 static void spoil_rows(sl_engine *e, sl_session *s, int n) {
-    int dim = e->geom.head_dim, from = s->kv.n_tokens;
+    int from = s->kv.n_tokens;
     CHECK_OK(sl_kv_reserve(&e->device.pool, &s->kv, from + n, &err), err);
     for (int layer = 0; layer < e->geom.n_layers; layer++) {
         sl_kv_rows kv = sl_kv_layer(&e->device.pool, layer);
         float row[256];
-        for (int d = 0; d < dim; d++) row[d] = test_below(2) ? NAN : (float)(test_below(2000) - 1000);
+        for (int d = 0; d < e->geom.head_dim; d++) row[d] = test_below(2) ? NAN : (float)(test_below(2000) - 1000);
         for (int at = from; at < from + n; at++)
             for (int h = 0; h < e->geom.n_kv_heads; h++) {
                 size_t block = (size_t)s->kv.pages[at / SL_PAGE] * e->geom.n_kv_heads + h;
-                sl_kv_store(kv.k, kv.formats.k, dim, block, at % SL_PAGE, row, 0);
-                sl_kv_store(kv.v, kv.formats.v, dim, block, at % SL_PAGE, row, 0);
+                store_row(e, kv.k, kv.formats.k, block, at % SL_PAGE, row);
+                store_row(e, kv.v, kv.formats.v, block, at % SL_PAGE, row);
             }
     }
 }
 
-// Runs of 1 to 16 rows of three sessions, also across the end of a page, against single steps.
-static void rows(const char *dir, const char *attn, sl_engine_options o, int page_extras) {
-    static const int lengths[SESSIONS] = {70, 765, 511};
+// Runs of 1 to 16 rows of three sessions, also across the end of a page, against single steps. The first session has `first`
+// tokens. page_extras: rows of full pages have another form, in page extras or on the host.
+static void rows(const char *dir, const char *attn, sl_engine_options o, int first, int page_extras) {
+    const int lengths[SESSIONS] = {first, 765, 511};
     // 765 and 4 more rows cross the end of a page; a plan with page extras may not.
     const int n_rows[SESSIONS] = {16, page_extras ? 3 : 5, 1};
     sl_engine *e = NULL;
-    o.n_ctx = N_CTX, o.n_sequences = SESSIONS, o.device = "cpu", o.n_threads = 2, o.prefill_chunk = 128;
+    o.n_ctx = N_CTX, o.n_sequences = SESSIONS, o.device = device, o.n_threads = 2, o.prefill_chunk = 128;
     o.n_draft = ROWS - 1;
     model_fixture r = model_fixture_load(dir, attn, o);
     size_t n_vocab = (size_t)r.n_vocab;
     sl_run runs[SESSIONS];
     int32_t *ids[SESSIONS];
-    float *want = malloc(ROWS * n_vocab * sizeof *want);
     e = r.engine;
     for (int i = 0; i < SESSIONS; i++) {
         ids[i] = test_ids(lengths[i] + ROWS, r.n_vocab, test_seed + (uint64_t)i);
         sl_session *s = model_fixture_session(&r, 7 + (uint32_t)i);
         CHECK_OK(sl_prefill(s, ids[i], lengths[i], NULL, &err), err);
-        spoil_rows(e, s, n_rows[i]);
+        if (!e->device.pool.offload) spoil_rows(e, s, n_rows[i]);
         runs[i] = (sl_run){.session = s, .ids = ids[i] + lengths[i], .n = n_rows[i]};
     }
     CHECK_OK(sl_engine_claim(e, &err), err);
@@ -155,16 +172,48 @@ static void rows(const char *dir, const char *attn, sl_engine_options o, int pag
         }
         sl_session_free(s), sl_session_free(runs[i].session), free(ids[i]);
     }
-    free(got), free(want);
+    free(got);
     model_fixture_close(&r);
 }
 
 static void rows_have_the_bits_of_steps(void) {
     static const char *const methods[] = {"dense", "santa-prop:S=24", "topk:k=8", "santa-is:S=24", "quest:tokens=48"};
-    for (int i = 0; i < 5; i++) rows("models/tiny", methods[i], (sl_engine_options){0}, i >= 3);
-    rows("models/tiny", "dense", (sl_engine_options){.kv_cache_dtype = "fp8"}, 0);
-    rows("models/tiny", "dense", (sl_engine_options){.kv_cache_dtype = "int8"}, 0);
+    for (int i = 0; i < 5; i++) rows("models/tiny", methods[i], (sl_engine_options){0}, 70, i >= 3);
+    rows("models/tiny", "dense", (sl_engine_options){.kv_cache_dtype = "fp8"}, 70, 0);
+    rows("models/tiny", "dense", (sl_engine_options){.kv_cache_dtype = "int8"}, 70, 0);
 }
+
+#ifdef SLEIGH_CUDA
+// All families of kernels, types of cache, a cache on the host, biases, and norms of heads. With 70 tokens the new rows lie in
+// one tile of 64 rows, with 60 in two, and with 500 they pass the end of a chunk of dense attention.
+static void rows_on_gpu(void) {
+    static const struct {
+        const char *attn;
+        int page_extras;
+    } methods[] = {{"dense", 0},
+                   {"streaming:window=100", 0},
+                   {"santa-prop:S=24", 0},
+                   {"santa-flash:S=24", 0},
+                   {"bernoulli+santa:S=16", 1},
+                   {"topk:k=8", 0},
+                   {"random:S=30", 0},
+                   {"santa-is:S=24", 1},
+                   {"dense-q", 1},
+                   {"quest:tokens=48", 1},
+                   {"vattention", 1}};
+    static const char *const byte_rows[] = {"dense", "streaming:window=100", "santa:S=24"};
+    static const int firsts[] = {60, 70, 500};
+    device = "cuda";
+    for (int i = 0; i < 11; i++)
+        for (int j = 0; j < (i ? 1 : 3); j++)
+            rows("models/tiny", methods[i].attn, (sl_engine_options){0}, firsts[j], methods[i].page_extras);
+    for (int i = 0; i < 6; i++)
+        rows("models/tiny", byte_rows[i / 2], (sl_engine_options){.kv_cache_dtype = i % 2 ? "fp8" : "int8"}, firsts[i % 3], 0);
+    rows("models/tiny", "santa-is:S=24", (sl_engine_options){.kv_cache = "host"}, 70, 1);
+    rows("models/tiny", "quest:tokens=48", (sl_engine_options){.kv_cache = "host"}, 60, 1);
+    device = "cpu";
+}
+#endif
 
 // ---- generations ----
 
@@ -224,11 +273,13 @@ static void check_same(const made *got, const made *want, const char *draft) {
 
 static sl_engine *engine_of(int n_ctx) { // the model drafts for itself
     sl_engine *e;
-    CHECK_OK(sl_engine_new(model,
-                           &(sl_engine_options){
-                               .n_ctx = n_ctx, .n_draft = 15, .draft_model = model, .n_threads = 2, .prefill_chunk = 128},
-                           &e, &err),
-             err);
+    CHECK_OK(
+        sl_engine_new(
+            model,
+            &(sl_engine_options){
+                .n_ctx = n_ctx, .n_draft = 15, .draft_model = model, .device = device, .n_threads = 2, .prefill_chunk = 128},
+            &e, &err),
+        err);
     return e;
 }
 
@@ -254,6 +305,9 @@ static void same_generations(void) {
         g.sequence = (uint32_t)round, g.max_tokens = 1 + test_below(100), g.n_logprobs = 2;
         g.sampling.temp = round % 2 ? 0 : 0.7f, g.sampling.seed = (uint32_t)round;
         if (round % 5 == 1) g.sampling.repeat_penalty = 1.2f;
+        sl_logit_bias bias[20]; // a GPU samples with up to 16 itself
+        for (int i = 0; i < 20; i++) bias[i] = (sl_logit_bias){.id = 10 + i, .bias = (float)(i - 10)};
+        if (round % 7 > 4) g.sampling.bias = bias, g.sampling.n_bias = round % 7 == 5 ? 3 : 20;
         made want = generate(e, ids, n, g);
         char part[4] = {0};
         const char *stops[] = {part};
@@ -294,6 +348,65 @@ static void draft_model(void) {
     CHECK(got.counts.n_accepted_tokens * 10 >= got.counts.n_draft_tokens * 9 && got.counts.n_draft_tokens > 4);
     free(ids), sl_engine_free(e), sl_model_free(model);
 }
+
+#ifdef SLEIGH_CUDA
+static void same_generations_on_gpu(void) {
+    device = "cuda";
+    same_generations();
+    device = "cpu";
+}
+
+static void draft_model_on_gpu(void) {
+    device = "cuda";
+    draft_model();
+    device = "cpu";
+}
+
+// After two generations, which record passes of each size, a third one takes no more memory of the GPU.
+static void memory_on_gpu(void) {
+    size_t free_before = 0, free_after = 0, total;
+    device = "cuda";
+    CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
+    sl_engine *e = engine_of(512);
+    int32_t *ids = test_ids(100, sl_model_n_vocab(model), test_seed);
+    for (int i = 20; i < 100; i++) ids[i] = ids[i - 20];
+    sl_generation g = sl_generation_default();
+    g.max_tokens = 100, g.sampling.temp = 0, g.draft = "ngram:min=1:least=5:most=5";
+    for (int i = 0; i < 3; i++) {
+        CHECK(cudaMemGetInfo(&free_before, &total) == cudaSuccess);
+        made m = generate(e, ids, 100, g);
+        CHECK(cudaMemGetInfo(&free_after, &total) == cudaSuccess);
+        CHECK(m.counts.n_drafts > 5);
+    }
+    CHECK_INT(free_after, free_before);
+    free(ids), sl_engine_free(e), sl_model_free(model);
+    device = "cpu";
+}
+
+// A pass of several rows counts the reads of attention that single steps count.
+static void counts_on_gpu(void) {
+    sl_attention_work work[2];
+    int32_t *ids = NULL;
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
+        sl_engine *e;
+        sl_session *s;
+        CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = 512, .n_draft = 4, .device = "cuda"}, &e, &err), err);
+        if (!ids) ids = test_ids(100, sl_model_n_vocab(model), test_seed);
+        CHECK_OK(sl_engine_set_attention(e, "santa-is:S=16", &err), err);
+        CHECK_OK(sl_session_new(e, 0, &s, &err), err);
+        CHECK_OK(sl_prefill(s, ids, 70, NULL, &err), err);
+        sl_engine_reset_stats(e);
+        if (i) CHECK_OK(sl_decode_rows(&s, 1, ids + 70, 5, &err), err);
+        for (int j = 0; !i && j < 5; j++) CHECK_OK(sl_decode(&s, 1, ids + 70 + j, &err), err);
+        work[i] = sl_engine_attention_work(e);
+        sl_session_free(s), sl_engine_free(e), sl_model_free(model);
+    }
+    CHECK(work[0].bytes > 0 && work[0].bytes == work[1].bytes && work[0].dense_bytes == work[1].dense_bytes);
+    CHECK(work[0].heads == work[1].heads);
+    free(ids);
+}
+#endif
 
 // What cannot be exact is refused by name.
 static void refusals(void) {
@@ -336,6 +449,11 @@ static const test_case cases[] = {
     {"same-generations", NEEDS_NOTHING, same_generations},
     {"draft-model", NEEDS_NOTHING, draft_model},
     {"refusals", NEEDS_NOTHING, refusals},
+    GPU_CASE("rows-on-gpu", rows_on_gpu),
+    GPU_CASE("same-generations-on-gpu", same_generations_on_gpu),
+    GPU_CASE("draft-model-on-gpu", draft_model_on_gpu),
+    GPU_CASE("counts-on-gpu", counts_on_gpu),
+    WHOLE_GPU_CASE("memory-on-gpu", memory_on_gpu),
     {0},
 };
 const test_suite suite_drafts = {"drafts", cases};

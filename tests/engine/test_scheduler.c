@@ -85,7 +85,7 @@ static spec random_spec(int32_t *const *bases, int i) {
     s.generation.n_logprobs = test_below(4) ? -1 : 2;
     if (test_below(3) == 0) s.generation.sampling.repeat_penalty = 1.3f;
     if (test_below(3) == 0) s.generation.grammar = grammars[test_below(2)];
-    if (!strcmp(device, "cpu") && test_below(2)) { // a step with drafts can make several tokens
+    if (test_below(2)) { // a step with drafts can make several tokens
         s.generation.draft = drafts[test_below(4)], s.cancel_at = -1, s.generation.max_tokens += 30;
         if (test_below(2)) s.generation.sampling.temp = 0;
     }
@@ -222,7 +222,7 @@ static void random_jobs(int round) {
     for (int i = 0; i < JOBS; i++) specs[i] = random_spec(bases, i);
     sl_engine *e = open_engine((sl_engine_options){.attn = "dense",
                                                    .n_sequences = 4,
-                                                   .n_draft = strcmp(device, "cpu") ? 0 : 8,
+                                                   .n_draft = 8,
                                                    .kv_tokens = round ? 16 * SL_PAGE : 7 * SL_PAGE,
                                                    .prefill_chunk = round == 1 ? 400 : 0});
     sl_scheduler *s;

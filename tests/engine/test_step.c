@@ -1,6 +1,7 @@
 // tests/engine/test_step.c - sl_sample and sl_step give the same tokens, logits and states as sampling on the host and then
 // decoding.
 #include "engine/engine_internal.h"
+#include "tests/support/gpu.h"
 #include "tests/support/models.h"
 #include "tests/test.h"
 
@@ -277,6 +278,76 @@ static void logits_on_a_device(void) {
     }
 }
 
+// ---- the matrices of a step ----
+
+static void count_mark(void *ctx, void *stream) {
+    (void)stream;
+    ++*(int *)ctx;
+}
+
+// The key that the last layer stored for the session's next token, of the first KV head.
+static void next_key(const sl_session *s, bf16 *out, size_t size) {
+    const sl_engine *e = s->engine;
+    const sl_kv_rows last = sl_kv_layer(&e->device.pool, e->geom.n_layers - 1);
+    size_t page = (size_t)s->kv.pages[s->kv.n_tokens / SL_PAGE] * (size_t)e->geom.n_kv_heads;
+    const bf16 *row = last.k + (page * SL_PAGE + (size_t)s->kv.n_tokens % SL_PAGE) * (size_t)e->geom.head_dim;
+    e->device.backend->download(e->device.backend, out, row, size);
+}
+
+// sl_run_linear runs the layers and the head, and leaves every session as it was.
+static void matrices_on(const char *device) {
+    enum { N = 3, TOKENS = 4 };
+    const sl_engine_options o = {.n_ctx = 64, .n_sequences = B, .device = device, .n_threads = 1};
+    model_fixture r[2] = {model_fixture_load("models/tiny", "dense", o), model_fixture_load("models/tiny", "dense", o)};
+    sl_session *batch[2][B];
+    static const int32_t ids[B][TOKENS] = {{1, 2, 3, 4}, {2, 3, 4, 5}, {3, 4, 5, 6}, {4, 5, 6, 7}};
+    static const int32_t next[2][B] = {{5, 6, 7, 8}, {6, 7, 8, 9}};
+    for (int f = 0; f < 2; f++) {
+        for (int i = 0; i < B; i++) {
+            batch[f][i] = model_fixture_session(&r[f], (uint32_t)i);
+            CHECK_OK(sl_prefill(batch[f][i], ids[i], TOKENS, NULL, &err), err);
+        }
+        CHECK_OK(sl_decode(batch[f], B, next[0], &err), err);
+    }
+    const sl_device *d = &r[0].engine->device;
+    size_t row = (size_t)r[0].n_vocab * sizeof(float), key = (size_t)r[0].engine->geom.head_dim * sizeof(bf16);
+    float *logits = malloc(N * row);
+    bf16 before[128], after[128];
+    int n_marks = 0;
+    next_key(batch[0][N - 1], before, key);
+    if (d->backend->skip_parts) CHECK_OK(sl_engine_skip_parts(r[0].engine, SL_PART_REST, &err), err);
+    for (int i = 0; i < 2; i++) CHECK_OK(sl_run_linear(batch[0], N, count_mark, &n_marks, &err), err); // recorded, replayed
+    CHECK_INT(n_marks, 6);
+    next_key(batch[0][N - 1], after, key);
+    CHECK(memcmp(before, after, key) != 0);
+    d->backend->download(d->backend, logits, d->pass.logits, N * row);
+    for (int i = 0; i < N; i++) CHECK(memcmp(logits + i * r[0].n_vocab, sl_session_logits(batch[1][i], NULL), row) != 0);
+    if (d->backend->skip_parts) CHECK_OK(sl_engine_skip_parts(r[0].engine, 0, &err), err);
+    for (int step = 0; step < 2; step++) {
+        for (int f = 0; step && f < 2; f++) CHECK_OK(sl_decode(batch[f], B, next[1], &err), err);
+        for (int i = 0; i < B; i++) {
+            CHECK_INT(sl_session_n_tokens(batch[0][i]), TOKENS + 1 + step);
+            CHECK(!memcmp(sl_session_logits(batch[0][i], NULL), sl_session_logits(batch[1][i], NULL), row));
+        }
+    }
+    CHECK_ERR(sl_run_linear(batch[0], 0, count_mark, &n_marks, &err), err, SL_ERR_ARG, "a batch of 0 sequences");
+    free(logits);
+    for (int f = 0; f < 2; f++) {
+        for (int i = 0; i < B; i++) sl_session_free(batch[f][i]);
+        model_fixture_close(&r[f]);
+    }
+}
+
+static void matrices(void) {
+    matrices_on("cpu");
+}
+
+#ifdef SLEIGH_CUDA
+static void matrices_on_gpu(void) {
+    matrices_on("cuda");
+}
+#endif
+
 static const test_case cases[] = {
     {"extras-of-layers", 0, extras_of_layers},
     {"logits-on-a-device", 0, logits_on_a_device},
@@ -285,6 +356,8 @@ static const test_case cases[] = {
     {"step-is-sample-and-decode", 0, step_is_sample_and_decode},
     {"end-tokens", 0, end_tokens},
     {"all-or-none", 0, all_or_none},
+    {"matrices", 0, matrices},
+    GPU_CASE("matrices-on-gpu", matrices_on_gpu),
     {0},
 };
 extern const test_suite suite_step;

@@ -220,6 +220,7 @@ static void refused_prefill(void) {
         const char *message;
     } cases[] = {
         {"santa-pps", 512, 1024, "attn_prefill santa-pps: a method for decoding, which does not prefill (layer 0)"},
+        {"streaming+santa", 512, 1024, "attn_prefill streaming+santa: a prefill draws no rows; expected one method (layer 0)"},
         {"sample", 512, 100, "prefill_segment 100: expected at least 128"},
         {"sample", 100, 1024, "prefill_chunk 100: expected at least 128 with attn_prefill"},
     };

@@ -54,11 +54,27 @@ static size_t bytes(const sl_weight *w) {
     return (size_t)w->n_rows * sl_weight_row_bytes(w);
 }
 
+// A backend that stores each number twice.
+static size_t placed_bytes(const sl_backend *be, sl_weight *const *weights, int n) {
+    size_t sum = 0;
+    (void)be;
+    for (int i = 0; i < n; i++) sum += 2 * bytes(weights[i]);
+    return sum;
+}
+
 // A decode step reads every tensor once, of the embedding table one row. Tied weights are read as lm_head.
 static void check_bytes(const sl_model_weights *w, const sl_tensors *tensors) {
     const sl_config *c = w->config;
     size_t all = sl_tensors_bytes(tensors), embed = bytes(find(w, "model.embed_tokens.weight"));
     CHECK_INT(sl_model_weights_decode_bytes(w), c->tied ? all : all - embed);
+    size_t vectors = 0, layers, head;
+    for (int i = 0; i < w->n_tensors; i++)
+        if (w->tensors[i].weight->n_rows == 1) vectors += bytes(w->tensors[i].weight);
+    for (int is_placed = 0; is_placed < 2; is_placed++) {
+        sl_model_weights_matrix_bytes(w, &(sl_backend){.placed_bytes = is_placed ? placed_bytes : NULL}, &layers, &head);
+        CHECK_INT(head, (1 + is_placed) * embed);
+        CHECK_INT(layers, (1 + is_placed) * (all - embed - vectors - (c->tied ? 0 : embed)));
+    }
 }
 
 // Each block holds the weights that one operation reads together, and no other weight.

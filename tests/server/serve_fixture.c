@@ -110,6 +110,7 @@ void server_start(const server_settings *o) {
                                  .n_sequences = o->n_sequences ? o->n_sequences : 4,
                                  .kv_tokens = o->kv_tokens,
                                  .n_draft = o->n_draft,
+                                 .exact_below = o->exact_below,
                                  .prefill_chunk = 128,
                                  .device = "cpu",
                                  .n_threads = 1};

@@ -16,6 +16,7 @@ typedef struct server_settings {
     const char *chat_template;                      // NULL: the model's
     const char *slot_save_path;                     // NULL: none
     int keep_conversations;
+    int exact_below;    // of the engine
     int n_draft;        // most drafts of an answer in a step
     const char *draft;  // drafts of requests that name none; NULL: none
     const char *biased; // the tokens whose texts begin with this get the bias; NULL: none

@@ -53,7 +53,7 @@ static void give(api_reply *r, const script *s, sl_text *out) {
     const api_answer_bits bits[] = {{3, 0xabcdef}, {4, 1}};
     api_reply_set_attention(r, &(api_attention){.method = "santa-prop:S=128",
                                                 .seed = 9,
-                                                .work = {.bytes = 5, .dense_bytes = 50},
+                                                .work = {.bytes = 5, .dense_bytes = 50, .exact_heads = 64},
                                                 .rows = 7,
                                                 .dense_rows = 70,
                                                 .answers = bits,
@@ -404,6 +404,7 @@ static void values(void) {
     check_text(v, "usage.attention.method", "\"santa-prop:S=128\"");
     check_text(v, "usage.attention.seed", "9");
     check_text(v, "usage.attention.bytes_read", "5");
+    check_text(v, "usage.attention.exact_heads", "64");
     check_text(v, "usage.attention.stated_error", "null");
     check_text(v, "usage.attention.answers.0.sequence", "3");
     check_text(v, "usage.attention.answers.0.logits_hash", "\"0000000000abcdef\"");

@@ -493,9 +493,13 @@ static void format_after_reasoning(void) {
 }
 
 static void metrics(void) {
-    server_start(NULL);
-    whole("/v1/completions", "\"prompt\": \"The bay\", \"max_tokens\": 7, \"ignore_eos\": true, \"attn\": \"topk:k=4\"");
+    server_start(&(server_settings){.exact_below = 7}); // the prompt has 4 tokens: step i has 4 + i rows
+    const json_t *v =
+        whole("/v1/completions", "\"prompt\": \"The bay\", \"max_tokens\": 7, \"ignore_eos\": true, \"attn\": \"topk:k=4\"");
     server_wait("vllm:generation_tokens_total", 7);
+    CHECK_INT(server_metric("sleigh_heads_total"), 6 * 4 * 8);
+    CHECK_INT(server_metric("sleigh_exact_heads_total"), 2 * 4 * 8);
+    CHECK_INT(json_integer_value(json_object_get(attention_of(v), "exact_heads")), 2 * 4 * 8);
     CHECK(server_metric("sleigh_rows_read_total") > 0);
     CHECK(server_metric("sleigh_rows_read_total") < server_metric("sleigh_dense_rows_total"));
     CHECK_INT(server_metric("vllm:e2e_request_latency_seconds_count"), 1);

@@ -30,6 +30,9 @@ static void run(sl_head *x) {
     for (int j = 0; j < w->n; j++) w->stored_p[j] = stored(&x->masses, j, x->masses.top) / total;
     for (int j = 0; j < w->n_sized; j++)
         w->stored_w[j] = stored(&x->sizes, j, x->sizes.top), w->w[j] = sl_masses_of_row(&x->sizes, j);
+    for (int page = 0; sl_composition_of(x->group->args->spec).propose == &sl_propose_quantised && page * SL_PAGE < w->n;
+         page++)
+        w->page_bound[page] = sl_quantised_bound(x, page);
     w->log2_total = log2(total) + x->masses.top - 38; // mass 2^top is the integer 2^38
     w->top_above = x->sizes.top - SL_REF_EMPTY;
     for (int b = 0; b * SL_BLOCK < w->n_sized; b++) w->top_above = (int)fmin(w->top_above, x->sizes.top - x->sizes.ref[b]);
@@ -52,6 +55,7 @@ static void measure(sl_head *x) {
 void watch_draw(sl_attn_spec *spec, watched_method *toy) {
     watched_draw = *spec->method->stages->draw;
     toy->draw = watched_draw, toy->draw.run = run, toy->draw.measure = measure;
+    toy->draw.ranges = NULL; // rows of ranges are drawn too, so that they can be watched
     toy->stages = *spec->method->stages, toy->stages.draw = &toy->draw;
     toy->method = *spec->method, toy->method.stages = &toy->stages;
     spec->method = &toy->method;

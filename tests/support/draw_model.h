@@ -10,13 +10,14 @@ enum { MODEL_ROWS = 2304, MODEL_DIM = 32, MODEL_HEADS = 8 };
 
 // What a decode did for one query head: watch_draw fills it.
 typedef struct watched_head {
-    int ran;                           // 0: the head was not drawn (sl_head.needs_exact)
-    int n, n_sized, S;                 // rows; rows with a size; the budget at the draw
-    double stored_p[MODEL_ROWS];       // the row's stored mass as a share of the total mass
-    double stored_w[MODEL_ROWS];       // w in its unit, before it becomes an integer
-    double log2_total;                 // of the total mass
-    uint64_t w[MODEL_ROWS];            // sizes
-    double unit;                       // of w, as a share of the total mass
+    int ran;                                 // 0: the head was not drawn (sl_head.needs_exact)
+    int n, n_sized, S;                       // rows; rows with a size; the budget at the draw
+    double stored_p[MODEL_ROWS];             // the row's stored mass as a share of the total mass
+    double stored_w[MODEL_ROWS];             // w in its unit, before it becomes an integer
+    double log2_total;                       // of the total mass
+    double page_bound[MODEL_ROWS / SL_PAGE]; // of a score's error, in log2 units; 0: exact scores, or page bounds
+    uint64_t w[MODEL_ROWS];                  // sizes
+    double unit;                             // of w, as a share of the total mass
     int top_above;                     // exponent of the unit of sizes, less the largest exponent of a block that has sizes
     int count[MODEL_ROWS];             // c_j
     double inv_pi[MODEL_ROWS];         // 1 / pi_j; 0: not drawn

@@ -38,7 +38,13 @@ const extreme_subject extremes[] = {
     {"saap-is:window=100:dense-layers=0", 0, 0, 1},
     {"vattention", 1, 1, 1},
     {"vattention:predictor=quest", 1, 1, 1},
+    {"vattention:predictor=int4", 1, 1, 1},
     {"vattention:bound=hoeffding:epsilon=0.5", 1, 1, 1},
+    {"topk+santa-sys", 1, 1, 1},
+    {"topp+santa-pps:budget=even", 1, 1, 1},
+    {"quest:tokens=64+santa-prop:S=16", 1, 1, 1},
+    {"streaming:window=100+santa-pps", 1, 1, 0},
+    {"saap:window=100:dense-layers=0+santa-sys", 1, 1, 1}, // every row
     {"random", 0, 0, -1},
 };
 const int n_extremes = sizeof extremes / sizeof *extremes;

@@ -16,6 +16,7 @@ typedef struct ref_cache {
     float *q, *out; // [n_seqs][n_heads][head_dim]
     sl_attn_query *queries;
     sl_attn_report *reports; // [n_seqs][n_heads] of the last ref_decode
+    int exact_below;         // of sl_attn_decode_args, for ref_decode
     sl_workspace ws;
     sl_buckets buckets; // random, of REF_BUCKETS buckets
 } ref_cache;
