@@ -21,9 +21,10 @@ int sl_attn_on_gpu(const sl_attn_spec *spec) {
     if (!ops || !ops->decode || (ops->supports && ops->supports(spec, NULL)) || sl_budget_is_by_variance(spec) ||
         sl_tile_of(spec) != SL_TILE)
         return 0;
+    if (!spec->plus) return 1;
     const sl_proposal *propose = spec->method->stages->propose;
     int joins = propose == &sl_propose_bernoulli || propose == &sl_propose_bernoulli_group; // bernoulli.cu, with the samplers
-    return !spec->plus || (joins && spec->plus->cuda && spec->plus->stages->draw->sampler);
+    return joins && spec->plus->cuda && spec->plus->stages->draw->sampler;
 #else
     (void)spec;
     return 0;

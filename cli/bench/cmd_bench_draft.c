@@ -164,7 +164,8 @@ static int open_bench(bench *b, sl_error *err) {
                      b->depths.at[b->depths.n - 1], config.n_ctx - b->n_gen - MOST_ROWS - 1, b->n_gen + MOST_ROWS + 1,
                      config.n_ctx);
     if (!rc) b->device = cli_pick_device(o, b->attn.specs, b->attn.n);
-    if (!rc) rc = cli_load_model(o, b->device, 0, &b->model, err);
+    unsigned flags = cli_is_dummy(&o->model) ? SL_MODEL_NO_TOKENIZER : 0; // its text would mean nothing
+    if (!rc) rc = cli_load_model(o, b->device, flags, &b->model, err);
     if (!rc) rc = cli_load_draft_model(&o->drafts, &b->draft_model, err);
     if (rc) return rc;
     cli_model_name_of(b->model, o->model.path, &b->name);

@@ -316,12 +316,16 @@ static void matrices_on(const char *device) {
     int n_marks = 0;
     next_key(batch[0][N - 1], before, key);
     if (d->backend->skip_parts) CHECK_OK(sl_engine_skip_parts(r[0].engine, SL_PART_REST, &err), err);
+    float *poison = malloc(N * row); // a head whose input was not made again gives the logits of the step before
+    memset(poison, 0xff, N * row);
+    d->backend->upload(d->backend, d->pass.logits, poison, N * row);
     for (int i = 0; i < 2; i++) CHECK_OK(sl_run_linear(batch[0], N, count_mark, &n_marks, &err), err); // recorded, replayed
     CHECK_INT(n_marks, 6);
     next_key(batch[0][N - 1], after, key);
     CHECK(memcmp(before, after, key) != 0);
     d->backend->download(d->backend, logits, d->pass.logits, N * row);
-    for (int i = 0; i < N; i++) CHECK(memcmp(logits + i * r[0].n_vocab, sl_session_logits(batch[1][i], NULL), row) != 0);
+    for (int i = 0; i < N; i++) CHECK(memcmp(logits + i * r[0].n_vocab, poison, row) != 0);
+    free(poison);
     if (d->backend->skip_parts) CHECK_OK(sl_engine_skip_parts(r[0].engine, 0, &err), err);
     for (int step = 0; step < 2; step++) {
         for (int f = 0; step && f < 2; f++) CHECK_OK(sl_decode(batch[f], B, next[1], &err), err);
