@@ -28,7 +28,7 @@ const sl_attn_method sl_method_quest = {
     .source = "Quest (Tang et al., arXiv:2406.10774)",
     .mean = SL_MEAN_BIASED,
     .params = quest_params,
-    .crossover = {{.ratio = 8, .least = 512}, {.ratio = 2, .least = 1024}},
+    .crossover = {{.ratio = 8, .least = 512}, {.ratio = 16, .least = 8192}},
     .stages = &quest,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_quest_cuda_ops),

@@ -25,7 +25,7 @@ const sl_attn_method sl_method_random = {
     .source = "importance sampling with a uniform proposal",
     .mean = SL_MEAN_BIASED,
     .params = params,
-    .crossover = {{.ratio = 16, .least = 512}, {.ratio = 2, .least = 512}},
+    .crossover = {{.ratio = 16, .least = 512}, {.ratio = 8, .least = 512}},
     .stages = &stages,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_random_cuda_ops),

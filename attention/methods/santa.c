@@ -81,7 +81,7 @@ static const sl_composition santa = STAGES(independent), strat = STAGES(stratifi
                             prop = STAGES(proportional), flash = STAGES(uniform_tiles), pps = STAGES(sl_draw_pps);
 
 // clang-format off
-#define SAMPLER_CROSSOVER {{32, 512, 0}, {8, 1024, 0}}
+#define SAMPLER_CROSSOVER {{32, 512, 0}, {16, 2048, 0}}
 // clang-format on
 
 const sl_attn_method sl_method_santa = {.name = "santa",
@@ -145,7 +145,7 @@ const sl_attn_method sl_method_santa_pps = {
                "the output on values of one channel, +0.28% on centred values (`sleigh-test means` prints the table)",
     .check = check_pps,
     .params = pps_params,
-    .crossover = {{64, 4096, 16384}, {16, 2048, 2048}},
+    .crossover = {{64, 4096, 16384}, {32, 8192, 8192}},
     .stages = &pps,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_santa_pps_cuda_ops)};

@@ -37,7 +37,7 @@ const sl_attn_method sl_method_vattention = {
         "and the output's in 63.5% with Pareto values of exponent 1.1 (`sleigh-test vattention_bounds` prints the "
         "table). The reported kurtosis warns of the tails that the base sample shows; bound=bernstein holds on all",
     .params = params,
-    .crossover = {{.stated = 65536}, {.stated = 4096}},
+    .crossover = {{.stated = 65536}, {.stated = 262144}},
     .stages = &stages,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_vattention_cuda_ops),

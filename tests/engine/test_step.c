@@ -316,6 +316,7 @@ static void matrices_on(const char *device) {
     int n_marks = 0;
     next_key(batch[0][N - 1], before, key);
     if (d->backend->skip_parts) CHECK_OK(sl_engine_skip_parts(r[0].engine, SL_PART_REST, &err), err);
+    for (int i = 0; i < N; i++) sl_session_logits(batch[0][i], NULL); // they leave pass.logits
     float *poison = malloc(N * row); // a head whose input was not made again gives the logits of the step before
     memset(poison, 0xff, N * row);
     d->backend->upload(d->backend, d->pass.logits, poison, N * row);
