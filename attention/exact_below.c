@@ -2,35 +2,42 @@
 #include "attention/attention.h"
 
 #include <math.h>
-#include <string.h>
 
-// The rows that a head takes with every length of the sequence. With a stated error, a step chooses them.
-static double rows_of(const sl_attn_spec *spec) {
-    static const char *const names[] = {"S", "k", "tokens", "sink", "window"};
-    double rows = 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (sl_attn_has(spec, names[i])) rows += sl_attn_get(spec, names[i]);
-    return rows;
+// A method with the values of its parameters: the first or the second one of a specification.
+typedef struct part {
+    const sl_attn_method *method;
+    const double *value;
+} part;
+
+static double value_of(part x, const char *name) { // 0: the method has no such parameter
+    int i = sl_attn_param_index(x.method, name);
+    return i < 0 ? 0 : x.value[i];
 }
 
-// santa-pps and santa-is on a GPU keep the heavy rows of a head in lists. Heads with more heavy rows take turns, so the rows
-// from which on draws cost less grow with S^2 (results/cliffs.md).
-static double rows_for_lists(const sl_attn_spec *spec, int on_gpu) {
-    if (!on_gpu || !sl_attn_has(spec, "S") || !sl_attn_has(spec, "epsilon")) return 0;
-    double S = sl_attn_get(spec, "S");
-    return S * S / 8;
+// The rows that a head takes with every length of the sequence. The `tokens` of quest include its sink. With a stated error, a
+// step chooses the rows.
+static double rows_of(part x) {
+    double tokens = value_of(x, "tokens"), ends = tokens > 0 ? 0 : value_of(x, "sink") + value_of(x, "window");
+    return value_of(x, "S") + value_of(x, "k") + tokens + ends;
 }
 
-static double crossover_of(const sl_attn_spec *spec, const sl_attn_method *m, int on_gpu) {
-    const sl_attn_crossover *c = &m->crossover[on_gpu];
-    if (sl_attn_states_error(spec)) return c->stated;
-    return fmax(fmax(c->ratio * rows_of(spec), c->least), c->ratio ? rows_for_lists(spec, on_gpu) : 0);
+// santa-pps and santa-is, which can state an error, keep the heavy rows of a head in lists on a GPU. Heads with more heavy rows
+// take turns, so the rows from which on draws cost less grow with S^2 (results/cliffs.md).
+static double rows_for_lists(part x, int on_gpu) {
+    double S = value_of(x, "S");
+    return on_gpu && sl_attn_param_index(x.method, "epsilon") >= 0 ? S * S / 8 : 0;
+}
+
+static double crossover_of(part x, int states_error, int on_gpu) {
+    const sl_attn_crossover *c = &x.method->crossover[on_gpu];
+    return states_error ? c->stated : fmax(fmax(c->ratio * rows_of(x), c->least), rows_for_lists(x, on_gpu));
 }
 
 int sl_attn_exact_below(const sl_attn_spec *spec, int setting, int on_gpu) {
     enum { LEAST = 256, MOST = 1 << 24 };
-    double rows = crossover_of(spec, spec->method, on_gpu);
-    if (spec->plus) rows = fmax(rows, crossover_of(spec, spec->plus, on_gpu));
+    int states_error = sl_attn_states_error(spec);
+    double rows = crossover_of((part){spec->method, spec->value}, states_error, on_gpu);
+    if (spec->plus) rows = fmax(rows, crossover_of((part){spec->plus, spec->plus_value}, states_error, on_gpu));
     if (rows == 0 || setting != SL_EXACT_AUTO) return rows > 0 ? setting : 0;
     int power = LEAST;
     while (power < rows && power < MOST) power *= 2;

@@ -267,7 +267,9 @@ static void watch(sl_ranks *r, double now) {
 
 static int is_over(const sl_ranks *r) {
     for (int i = 0; i < r->n; i++)
-        if (i != r->rank && (!r->peers[i].has_left || r->peers[i].is_sending || r->peers[i].out.first)) return 0;
+        if (i != r->rank &&
+            (!r->peers[i].has_left || r->peers[i].is_sending || (r->peers[i].out.first && !r->peers[i].is_lost)))
+            return 0;
     return r->is_closing;
 }
 

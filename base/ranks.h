@@ -3,7 +3,8 @@
 //
 // One thread of each rank makes all calls of MPI. It tells the other ranks each second that this rank lives. When a rank fails,
 // or gives no sign of life for SL_RANKS_SILENCE_MS, all other ranks end, and one of them prints the reason. A signal that stops
-// the process (SIGSTOP), its death, and a lost connection are silence. A rank that computes for ever is not.
+// the process (SIGSTOP), its death, and a lost connection are silence. A rank that computes for ever is not
+// silent, so nobody notices it.
 #ifndef SLEIGH_RANKS_H
 #define SLEIGH_RANKS_H
 

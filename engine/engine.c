@@ -101,6 +101,7 @@ static int open_draft(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int rc = check_vocabulary(e->model, o->draft_model, err), limit = o->draft_model->config.n_ctx;
     const sl_engine_options draft = {.n_ctx = e->n_ctx < limit ? e->n_ctx : limit,
                                      .n_sequences = e->n_sequences,
+                                     .exact_below = o->exact_below,
                                      .device = o->device,
                                      .seed = o->seed,
                                      .n_threads = o->n_threads,

@@ -159,8 +159,8 @@ int sl_run_linear(sl_session *const *batch, int n, void (*mark)(void *ctx, void 
 void sl_engine_linear_bytes(const sl_engine *engine, size_t *layers, size_t *head);
 
 // For benches: one decode pass over the next tokens ids[0..n) of each session, which it appends with the bits of n steps. n: 1
-// to 1 + n_draft. SL_ERR_ARG also: the tokens do not lie in one page of the cache. SL_ERR_UNSUPPORTED: a method keeps a state
-// from step to step. Errors of sl_decode.
+// to 1 + n_draft. SL_ERR_ARG also: the tokens do not lie in one page of the cache, or some of their rows attend exactly and
+// some do not (exact_below). SL_ERR_UNSUPPORTED: a method keeps a state from step to step. Errors of sl_decode.
 int sl_decode_rows(sl_session *const *batch, int n_seqs, const int32_t *ids, int n, sl_error *err);
 
 // For benches: of the rows that later steps draw, `share` counts as found in the cache of hot rows, whatever the cache holds.

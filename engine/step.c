@@ -285,8 +285,8 @@ static int check_rows(const sl_session *s, const int32_t *ids, int n, sl_error *
     int most = sl_plan_most_rows(s);
     if (n > most)
         return sl_fail(err, SL_ERR_ARG,
-                       "a pass of %d rows after %d tokens: expected at most %d, which end with a page of %d rows or before "
-                       "the sequence has too many rows to attend exactly",
+                       "a pass of %d rows after %d tokens: expected at most %d: rows of one page of %d, all below or all above "
+                       "{exact_below}",
                        n, s->kv.n_tokens, most, SL_PAGE);
     if (n > 1 && e->observation.observer.fn)
         return sl_fail(err, SL_ERR_ARG, "a pass of %d rows: an observer sees single steps only", n);

@@ -33,7 +33,7 @@ static __host__ __device__ __forceinline__ int ceil_div(int a, int b) {
     return (a + b - 1) / b;
 }
 
-// Whether the tile of rows [from, from + n) holds a row that the kernel before attention writes (SL_CUDA_RUN_MOST). n_kv: rows
+// Whether the tile of rows [from, from + n) can hold a row that the kernel before attention writes (SL_CUDA_RUN_MOST). n_kv: rows
 // of the sequence.
 static __device__ __forceinline__ bool has_new_rows(int from, int n, int n_kv) {
     return from + n + SL_CUDA_RUN_MOST > n_kv;

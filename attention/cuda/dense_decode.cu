@@ -9,7 +9,7 @@
 // A step with drafts has several rows of one sequence, which are neighbours (a run, SL_CUDA_RUN_MOST). An instance of the
 // kernel with RUN_SETS sets of consumer warps reads K and V once for the rows of a run. Each set has 8 columns of the mma:
 // query heads of the run's rows. Every row keeps its own order of reduction, so its bits are those of the instance with one
-// set.
+// set, unless a row of V after it in the run is not finite (bf16).
 //
 // The file is compiled again for a cache of fp8 or int8 (stored_rows.cuh). There a tile has twice the rows, and twice the
 // consumer warps, because they convert the numbers too. The file is long because it is one kernel, whose roles share the layout
@@ -818,17 +818,9 @@ template <int DIM, int SETS> __device__ void merge_last(const decode_params &p, 
 // each in order. The order depends only on the sequence's length. Error: scores, sums and o are fp32. Masses are rounded to
 // bf16. With the rounding of the output the error is at most 2^-7 sum_j p_j |v_j| (tests/cuda/test_cuda_decode.c), about 2^-9
 // of a head's norm. With fp8 or int8 the mass times the scale of V is rounded in place of the mass, so the bound is the same.
-// Measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, head_dim 128, pages shuffled, cold L2, graph replays), in us.
-// Changed, clean: the L2 cache is full of changed lines; of clean lines, as after reading weights.
-//
-// |         | 1 x 8k | 1 x 32k | 1 x 128k | 8 x 32k | 16 x 32k | 32 x 8k |
-// |---------|--------|---------|----------|---------|----------|---------|
-// | changed | 25.2   | 64.0    | 195.3    | 364.3   | 708.4    | 362.8   |
-// | clean   | 20.4   | 53.9    | 184.9    | 353.8   | 697.8    | 353.0   |
-//
-// 8 x 32k reads 2.95 (changed) and 3.03 TB/s (clean): 97% and 100% of the rate of a kernel that only reads. Below 32k the
-// latency of three dependent reads (row, page, K) and of the merge dominates. In `sleigh bench attn`, 6 x 30k takes 114 us with
-// fp8 and 127 with int8, and the bytes take 89 (H200, 30 November 2026).
+// Rate: results/h200.md has the times beside those of cuDNN and FlashAttention-3. Below 32k the latency of three dependent reads
+// (row, page, K) and of the merge dominates. In `sleigh bench attn`, 6 x 30k takes 114 us with fp8 and 127 with int8, and the
+// bytes take 89 (H200, 30 November 2026).
 template <int DIM, bool FP8, int SETS>
 __global__ void __launch_bounds__(block_size<SETS>::BOUND, 1) dense_decode_ring_kernel(const decode_params p) {
     enum { CONSUMERS = CONSUMER_WARPS * SETS };

@@ -19,6 +19,13 @@ static const sl_attn_param magicpig_params[] = {
     {0},
 };
 
+static int check_quest(const sl_attn_spec *spec, sl_error *err) {
+    int tokens = (int)sl_attn_get(spec, "tokens"), sink = (int)sl_attn_get(spec, "sink");
+    int most = tokens / 16 * 16 - 16; // besides the unit of the newest row
+    if (sink <= most) return 0;
+    return sl_fail(err, SL_ERR_ARG, "{attn} quest: {sink} %d: expected at most %d with {tokens} %d", sink, most, tokens);
+}
+
 static const sl_composition quest = {&sl_propose_bounds, &sl_draw_top_units, SL_BY_SAMPLE, NULL, NULL},
                             magicpig = {&sl_propose_hashes, &sl_draw_candidates, SL_BY_SAMPLE, NULL, NULL};
 
@@ -27,6 +34,7 @@ const sl_attn_method sl_method_quest = {
     .summary = "the units of 16 rows whose channel bounds allow the largest scores, renormalised",
     .source = "Quest (Tang et al., arXiv:2406.10774)",
     .mean = SL_MEAN_BIASED,
+    .check = check_quest,
     .params = quest_params,
     .crossover = {{.ratio = 8, .least = 512}, {.ratio = 16, .least = 8192}},
     .stages = &quest,

@@ -188,7 +188,8 @@ template <typename Fn> void by_ending(const sl_cuda_linear &p, Fn with_ending) {
         break;
     case SL_LINEAR_ROPE_APPEND:
         SL_CHECK(p.head_dim % 16 == 0 && p.n_part % p.head_dim == 0);
-        SL_CHECK((p.n_part ? p.n_part : p.n_out) <= (p.n_heads + 2 * p.n_kv_heads) * p.head_dim);
+        SL_CHECK(p.n_part ? p.n_part <= (p.n_heads + 2 * p.n_kv_heads) * p.head_dim
+                          : p.n_out == (p.n_heads + 2 * p.n_kv_heads) * p.head_dim);
         with_ending(std::integral_constant<sl_linear_end, SL_LINEAR_ROPE_APPEND>());
         break;
     }

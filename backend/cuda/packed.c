@@ -27,6 +27,7 @@ int sl_cuda_has_kernels(const sl_cuda_packing *p) {
 
 int sl_cuda_can_pack(const sl_weight *w) {
     sl_cuda_packing p = sl_cuda_packing_of(w);
+    if (w->order && sl_formats[w->format].has_min) return 0; // kernels with minimums read x in its own order
     return sl_cuda_has_kernels(&p) && w->n_rows % SL_PIECE_ROWS == 0 && w->n_cols % 8 == 0;
 }
 

@@ -15,8 +15,7 @@
 //   int4, uint4, fp4  a word has columns c0 c2 c4 c6 c1 c3 c5 c7, four bits each, from the lowest on
 //   iq4               a word has columns c0 to c7
 //   int8, uint8       the first word has c0 c1 c2 c3, the second one c4 c5 c6 c7
-//   fp8               the first word has c2 c0 c3 c1, the second one c6 c4 c7 c5: the two numbers of a register lie 16 bits
-//   apart
+//   fp8               the first word has c2 c0 c3 c1, the second one c6 c4 c7 c5: the numbers of a register are 16 bits apart
 //
 // int4 is stored as q + 8, int8 as q + 128; fp4 has no -0.
 //
@@ -44,8 +43,9 @@ enum { SL_PIECE_ROWS = 8, SL_PIECE_COLS = 128, SL_LEAVES = 16 };
 // The kernels: format, scales of a row and piece, width. Other weights become bf16.
 #define SL_PACKED_KINDS(X)                                                                                                     \
     X(SL_INT4, 1, 1)                                                                                                           \
-    X(SL_INT4, 4, 1) X(SL_INT4, 1, 2) X(SL_INT4, 4, 2) X(SL_INT8, 1, 1) X(SL_INT8, 4, 1) X(SL_INT8, 8, 1) X(SL_INT8, 1, 2)     \
-        X(SL_INT8, 4, 2) X(SL_FP8, 1, 1) X(SL_UINT4, 4, 2) X(SL_UINT8, 4, 2) X(SL_IQ4, 4, 1) X(SL_FP4, 4, 1) X(SL_FP4, 8, 1)
+    X(SL_INT4, 4, 1)                                                                                                           \
+    X(SL_INT4, 1, 2) X(SL_INT4, 4, 2) X(SL_INT8, 1, 1) X(SL_INT8, 4, 1) X(SL_INT8, 8, 1) X(SL_INT8, 1, 2) X(SL_INT8, 4, 2)     \
+        X(SL_FP8, 1, 1) X(SL_UINT4, 4, 2) X(SL_UINT8, 4, 2) X(SL_IQ4, 4, 1) X(SL_FP4, 4, 1) X(SL_FP4, 8, 1)
 
 typedef struct sl_cuda_packing {
     sl_format format;
@@ -101,8 +101,8 @@ static inline float sl_packed_zero(sl_format f, int zero) {
     return f == SL_INT4 ? bits : (float)((1 << 23) + 128 + zero);
 }
 
-// Packs rows 8 i to 8 i + 7, their pieces to `data` and their scales to `scale`. Columns after n_cols are zeros. p: the packing
-// of w; its width may be 2 although w has no zero points.
+// Packs rows 8 i to 8 i + 7, their pieces to `data` and their scales to `scale`. Columns after n_cols have the number 0 of
+// their code (int4: 8, int8: 128); x is 0 there. p: the packing of w; its width may be 2 although w has no zero points.
 void sl_cuda_pack_rows(const sl_weight *w, const sl_cuda_packing *p, int i, char *data, float *scale);
 
 #ifdef __cplusplus

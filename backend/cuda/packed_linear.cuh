@@ -9,9 +9,8 @@
 //     bits 0x4300 | u. Scales multiply fp32 sums, so the matrix instructions see exact integers.
 //   - x lies in shared memory. If thread blocks read it from the L2 cache for every few tiles, 16 rows of x take longer than
 //     the weights. So thread blocks of two kernels do not fit on a multiprocessor.
-//   - y = W x with minimums is the sum over the groups of scale * sum(u x) + min * sum(x). One more matrix instruction, of
-//   ones,
-//     gives the sums of x.
+//   - y = W x with minimums is the sum over the groups of scale * sum(u x) + min * sum(x). Another matrix instruction, with
+//     ones in the place of W, gives the sums of x.
 //   - as in linear.cu, the ring fills before the previous kernel has ended, on multiprocessors where its block has ended.
 //
 // | role     | warps | does                                                                                               |

@@ -2,6 +2,7 @@
 #include "base/hash.h"
 #include "cli/attn/attn_profile.h"
 #include "cli/eval/eval.h"
+#include "cli/run/attn_flags.h"
 #include "cli/eval/fingerprint.h"
 #include "cli/run/load_model.h"
 #include "cli/run/pick_device.h"
@@ -30,7 +31,8 @@ static int put_optional(const eval *e, json_t *s, const char *profile) {
     const cli_attention_options *attention = &e->o.run->attention;
     const cli_sampling_options *sampling = &e->o.run->sampling;
     const char *grader = e->o.eval->grader, *procedure = e->o.eval->procedure;
-    int bad = 0;
+    int bad = 0, below = 0;
+    if (!cli_exact_below(attention, &below, NULL) && below) bad |= json_object_set_new(s, "exact-below", json_integer(below));
     if (e->o.chat->is_on) bad |= json_object_set_new(s, "chat-template", json_string(sl_chat_name(e->prompter.chat.template)));
     if (sampling->temp_given && sampling->temp > 0)
         bad |= json_object_set_new(s, "sampling", json_pack("[i, f, f]", sampling->top_k, sampling->top_p, sampling->min_p));

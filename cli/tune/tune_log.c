@@ -4,6 +4,7 @@
 #include "cli/io.h"
 #include "cli/output/progress_bar.h"
 #include "cli/resume_file.h"
+#include "cli/run/attn_flags.h"
 #include "cli/run/load_model.h"
 #include "cli/run/pick_device.h"
 #include "cli/tune/tune.h"
@@ -68,7 +69,11 @@ int tune_open_log(tune *t, sl_error *err) {
                             (json_int_t)o->run->sampling.seed, "task-seed", (json_int_t)o->tasks->seed, "n-predict",
                             o->tasks->n_predict, "prefill-segment", o->run->attention.prefill_segment, "haystack",
                             o->tasks->haystack, "measure", o->tune->measure, "score", o->tune->score);
-    if (t->settings && o->tasks->jsonl) rc = put_hash(t, err);
+    int below;
+    rc = cli_exact_below(&o->run->attention, &below, err);
+    if (!rc && t->settings && below && json_object_set_new(t->settings, "exact-below", json_integer(below)))
+        rc = sl_fail(err, SL_ERR_MEMORY, "--exact-below: out of memory");
+    if (!rc && t->settings && o->tasks->jsonl) rc = put_hash(t, err);
     if (rc) return rc;
     json_t *stops = json_array();
     for (int i = 0; i < o->run->limits.stops.n; i++) json_array_append_new(stops, json_string(o->run->limits.stops.items[i]));

@@ -81,7 +81,8 @@ int sl_cuda_exact_rows(const sl_batch *b, int layer) {
 sl_attn_cuda_decode_args sl_cuda_exact_args_of(sl_engine *e, const sl_plan *plan, const sl_attn_cuda_decode_args *args) {
     static const sl_attn_spec dense = {.method = &sl_method_dense};
     sl_attn_cuda_decode_args exact = sl_cuda_decode_args_of(e, &dense, args->layer, args->q);
-    exact.n_seqs = args->n_seqs, exact.rows = args->rows, exact.out = args->out, exact.stats = args->stats;
+    exact.n_seqs = args->n_seqs, exact.has_runs = args->has_runs, exact.rows = args->rows, exact.out = args->out,
+    exact.stats = args->stats;
     exact.ws = (char *)plan->ws + plan->exact_ws_at;
     return exact;
 }

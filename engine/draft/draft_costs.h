@@ -17,7 +17,7 @@ typedef struct sl_draft_costs {              // of an engine; initialise with ze
         double ms;    // of a draft of one session
     } method[SL_DRAFT_COSTS];
     int next;                     // the entry that the next new method takes
-    uint64_t seen[SL_DRAFT_SEEN]; // bit i: there was a pass of i rows
+    uint64_t seen[SL_DRAFT_SEEN]; // bit i: there was a pass of i rows, modulo 1,024
 } sl_draft_costs;
 
 // The first pass of a number of rows, and the first draft of a method, do not count: a GPU records them, and they may read

@@ -45,7 +45,7 @@ static void rows(void) {
     CHECK_INT(sl_session_n_tokens(a), n);
     CHECK_OK(sl_session_truncate(a, 250, &err), err);
     CHECK_ERR(sl_decode_rows(&a, 1, ids, 7, &err), err, SL_ERR_ARG,
-              "a pass of 7 rows after 250 tokens: expected at most 6, which end with a page");
+              "a pass of 7 rows after 250 tokens: expected at most 6: rows of one page of 256");
     CHECK_OK(sl_decode_rows(&a, 1, ids, 6, &err), err);
     CHECK_OK(sl_engine_set_attention(r.engine, "santa-pps:epsilon=0.2", &err), err);
     CHECK_ERR(sl_decode_rows(&a, 1, ids, 2, &err), err, SL_ERR_UNSUPPORTED, "keeps a state");

@@ -49,7 +49,11 @@ static void rule(void) {
     CHECK_INT(below("santa-sys:S=2048", SL_EXACT_AUTO, 1), 2 * below("santa-sys:S=1024", SL_EXACT_AUTO, 1));
     // A stated error: S does not count.
     CHECK_INT(below("santa-pps:epsilon=0.2", SL_EXACT_AUTO, 0), below("santa-pps:epsilon=0.2:S=65536", SL_EXACT_AUTO, 0));
-    CHECK_INT(below("bernoulli-group:B=4+santa-sys:S=128", SL_EXACT_AUTO, 0), at_128); // of the method that draws
+    // Two methods: the larger number, each by its own rows.
+    CHECK_INT(below("bernoulli-group:B=4+santa-sys:S=128", SL_EXACT_AUTO, 0), at_128);
+    CHECK_INT(below("streaming:window=2048+santa-sys:S=128", SL_EXACT_AUTO, 0), at_128);
+    CHECK_INT(below("quest:tokens=2048+santa-sys:S=128", SL_EXACT_AUTO, 0), below("quest:tokens=2048", SL_EXACT_AUTO, 0));
+    CHECK_INT(below("quest:tokens=2048:sink=16", SL_EXACT_AUTO, 0), below("quest:tokens=2048", SL_EXACT_AUTO, 0));
 }
 
 // The number in column i of a row of a table, after its name; 0: the cell is blank.
