@@ -45,7 +45,7 @@ static int check_method(const sl_attn_spec *spec, const sl_attn_method *m, sl_er
 int sl_attn_check(const sl_attn_spec *spec, sl_error *err) {
     int rc = check_method(spec, spec->method, err);
     if (rc || !spec->plus) return rc;
-    if (spec->method->stages->draw && sl_attn_states_error(spec))
+    if (sl_attn_states_error(spec) && spec->method->stages->draw)
         return sl_fail(
             err, SL_ERR_ARG,
             "{attn} %s+%s: found {epsilon} %g, expected 0: the rows that %s leaves out have an error without a bound",

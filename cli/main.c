@@ -74,7 +74,7 @@ static const char bench_notes[] =
     "decoding and with each draft in turns, and compares times, ids and logits.\n"
     "\n"
     "`sleigh bench linear` times only the matrices of a decode step with -b rows: those of all layers, and the output head.\n"
-    "The floor is the time to read their bytes, with the scales, at the peak rate. On a GPU the matrices of the layers are one\n"
+    "The floor is the time to read their bytes, with the scales, at the peak rate. On a GPU the layers' matrices are one\n"
     "CUDA graph, of the kernels of a step. It takes -m, --load-format, --weights, --device, -t, -b, -r, --memory-rate and -o.\n"
     "\n"
     "--plot draws the rows of tests that only decode: step ms against depth, and, if there are several batches and methods,\n"
@@ -185,8 +185,8 @@ static const char serve_notes[] =
     "/detokenize, /apply-template, /v1/models, /health, /metrics, /props, /slots, and a web page at / (docs/api.md).\n"
     "\n"
     "Sampling flags and --attn set what a request gets that does not name another value. A request may name its own attention\n"
-    "(`attn`, `attn_prefill`) and seed. Every answer has the bits of `sleigh generate` with the same prompt, methods, seed and\n"
-    "sequence. docs/serving.md describes limits, keys, TLS, proxies and replicas.\n";
+    "(`attn`, `attn_prefill`) and seed. Every answer has the bits of `sleigh generate` with the same prompt, methods, seed\n"
+    "and sequence. docs/serving.md describes limits, keys, TLS, proxies and replicas.\n";
 
 static const cli_command commands[] = {
     {"generate", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Continue a prompt.", CLI_GENERATE, generate_notes},
