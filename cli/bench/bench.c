@@ -67,24 +67,13 @@ static int offloaded(const cli_bench_flags *o) {
 }
 
 static int new_engine(cli_bench *b, sl_error *err) {
-    const cli_device_options *o = &b->o->run->device;
     cli_progress bar;
     char attn[CLI_ATTN_NAME];
     sl_attn_format(&b->attn.specs[0], attn, sizeof attn);
-    sl_engine_options options = {.n_ctx = (int)most_rows(b->plan), // check_depths
-                                 .n_sequences = b->max_batch,
-                                 .prefill_chunk = o->ubatch,
-                                 .n_threads = o->threads,
-                                 .device = b->device,
-                                 .attn = offloaded(b->o) ? attn : NULL,
-                                 .kv_cache = o->kv_cache,
-                                 .kv_cache_dtype = o->kv_cache_dtype,
-                                 .cache_type_k = o->cache_type_k,
-                                 .cache_type_v = o->cache_type_v,
-                                 .kv_gpu_memory = o->kv_gpu_memory,
-                                 .host_memory = o->host_memory,
-                                 .progress = {.fn = cli_progress_update, .ctx = &bar},
-                                 .seed = b->o->run->sampling.seed};
+    sl_engine_options options = cli_engine_options(b->o->run, b->device);
+    options.n_ctx = (int)most_rows(b->plan), options.n_sequences = b->max_batch; // check_depths
+    options.attn = offloaded(b->o) ? attn : NULL;
+    options.progress = (sl_progress){.fn = cli_progress_update, .ctx = &bar};
     int rc = cli_exact_below(&b->o->run->attention, &options.exact_below, err);
     if (rc) return rc;
     cli_progress_begin(&bar, "upload", "tensors");

@@ -131,18 +131,9 @@ static int make_prompt(bench *b, sl_error *err) {
 }
 
 static int new_engine(bench *b, sl_error *err) {
-    const cli_device_options *o = &b->o->run->device;
-    sl_engine_options options = {.n_ctx = most_rows(b),
-                                 .n_sequences = b->n_seqs,
-                                 .n_draft = b->n_most,
-                                 .draft_model = b->draft_model,
-                                 .prefill_chunk = o->ubatch,
-                                 .n_threads = o->threads,
-                                 .device = b->device,
-                                 .kv_cache_dtype = o->kv_cache_dtype,
-                                 .cache_type_k = o->cache_type_k,
-                                 .cache_type_v = o->cache_type_v,
-                                 .seed = b->o->run->sampling.seed};
+    sl_engine_options options = cli_engine_options(b->o->run, b->device);
+    options.n_ctx = most_rows(b), options.n_sequences = b->n_seqs;
+    options.n_draft = b->n_most, options.draft_model = b->draft_model;
     int rc = cli_exact_below(&b->o->run->attention, &options.exact_below, err);
     if (!rc) rc = sl_engine_new(b->model, &options, &b->engine, err);
     if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend);

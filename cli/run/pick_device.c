@@ -16,6 +16,20 @@ int cli_kv_formats(const cli_device_options *o, sl_kv_formats *out, sl_error *er
     return sl_kv_formats_parse(o->kv_cache_dtype, o->cache_type_k, o->cache_type_v, out, err);
 }
 
+sl_engine_options cli_engine_options(const cli_run_options *o, const char *device) {
+    const cli_device_options *d = &o->device;
+    return (sl_engine_options){.prefill_chunk = d->ubatch,
+                               .n_threads = d->threads,
+                               .device = device,
+                               .kv_cache = d->kv_cache,
+                               .kv_cache_dtype = d->kv_cache_dtype,
+                               .cache_type_k = d->cache_type_k,
+                               .cache_type_v = d->cache_type_v,
+                               .kv_gpu_memory = d->kv_gpu_memory,
+                               .host_memory = d->host_memory,
+                               .seed = o->sampling.seed};
+}
+
 // auto always runs on a GPU: the calibration table of a GPU names only methods that run there with a bf16 cache, and those that
 // `auto` measures itself run there with every cache.
 static int runs_on_gpu(const sl_attn_spec *spec, int is_bf16) {

@@ -23,25 +23,11 @@ static void observe_prefill(void *ctx, const sl_prefill_record *r) {
 }
 
 static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err) {
-    const cli_device_options *o = &run->options->device;
     cli_progress bar;
-    sl_engine_options options = {.n_ctx = n_ctx,
-                                 .n_sequences = n_sequences,
-                                 .kv_tokens = o->kv_tokens,
-                                 .exact_below = run->exact_below,
-                                 .n_draft = run->n_draft,
-                                 .draft_model = run->draft_model,
-                                 .prefill_chunk = o->ubatch,
-                                 .n_threads = o->threads,
-                                 .device = run->device,
-                                 .kv_cache = o->kv_cache,
-                                 .kv_cache_dtype = o->kv_cache_dtype,
-                                 .cache_type_k = o->cache_type_k,
-                                 .cache_type_v = o->cache_type_v,
-                                 .kv_gpu_memory = o->kv_gpu_memory,
-                                 .host_memory = o->host_memory,
-                                 .progress = {.fn = cli_progress_update, .ctx = &bar},
-                                 .seed = run->options->sampling.seed};
+    sl_engine_options options = cli_engine_options(run->options, run->device);
+    options.n_ctx = n_ctx, options.n_sequences = n_sequences, options.kv_tokens = run->options->device.kv_tokens;
+    options.exact_below = run->exact_below, options.n_draft = run->n_draft, options.draft_model = run->draft_model;
+    options.progress = (sl_progress){.fn = cli_progress_update, .ctx = &bar};
     cli_progress_begin(&bar, "upload", "tensors");
     int rc = sl_engine_new_planned(run->model, &options, &run->plan, &run->engine, err);
     cli_progress_end(&bar);
