@@ -1,8 +1,9 @@
 // attention/stages/on_gpu.c - which specifications the kernels of a GPU offer (attention.h: sl_attn_on_gpu and its neighbours).
 #include "attention/stages/stages.h"
 
-int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
+
+int sl_attn_on_gpu(const sl_attn_spec *spec) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     if (!ops || !ops->decode || (ops->supports && ops->supports(spec, NULL)) || sl_budget_is_by_variance(spec) ||
         sl_tile_of(spec) != SL_TILE)
@@ -11,44 +12,44 @@ int sl_attn_on_gpu(const sl_attn_spec *spec) {
     const sl_proposal *propose = spec->method->stages->propose;
     int joins = propose == &sl_propose_bernoulli || propose == &sl_propose_bernoulli_group; // bernoulli.cu, with the samplers
     return joins && spec->plus->cuda && spec->plus->stages->draw->sampler;
-#else
-    (void)spec;
-    return 0;
-#endif
 }
 
-#ifdef SLEIGH_CUDA
 // 1: the kernels of a table of the method (offloaded, bytes) offer a specification that its other kernels offer too. NULL: the
 // method has no such table.
 static int offers(const sl_attn_cuda_ops *table, const sl_attn_spec *spec) {
     return table && sl_attn_on_gpu(spec) && !spec->plus && !(table->supports && table->supports(spec, NULL));
 }
-#endif
 
 int sl_attn_on_offloaded_rows(const sl_attn_spec *spec) {
-#ifdef SLEIGH_CUDA
     return spec->method->cuda && offers(spec->method->cuda->offloaded, spec);
-#else
-    (void)spec;
-    return 0;
-#endif
 }
 
 int sl_attn_on_byte_rows(const sl_attn_spec *spec) {
-#ifdef SLEIGH_CUDA
     return spec->method->cuda && offers(spec->method->cuda->bytes, spec);
-#else
-    (void)spec;
-    return 0;
-#endif
 }
 
 int sl_attn_prefills_on_gpu(const sl_attn_spec *spec) {
-#ifdef SLEIGH_CUDA
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     return ops && (ops->prefill || ops->mask);
-#else
+}
+
+#else // a build without CUDA has no kernels
+
+int sl_attn_on_gpu(const sl_attn_spec *spec) {
     (void)spec;
     return 0;
-#endif
 }
+
+int sl_attn_on_offloaded_rows(const sl_attn_spec *spec) {
+    return sl_attn_on_gpu(spec);
+}
+
+int sl_attn_on_byte_rows(const sl_attn_spec *spec) {
+    return sl_attn_on_gpu(spec);
+}
+
+int sl_attn_prefills_on_gpu(const sl_attn_spec *spec) {
+    return sl_attn_on_gpu(spec);
+}
+
+#endif
