@@ -350,7 +350,7 @@ static int number_of(const char *variable) {
 
 int sl_ranks_started(void) {
     int n = number_of("OMPI_COMM_WORLD_SIZE");
-    if (n < 1) n = number_of("PMI_SIZE"); // of launchers that are not of Open MPI, which sl_ranks_open refuses
+    if (n < 1) n = number_of("PMI_SIZE"); // another MPI; sl_ranks_open refuses its launchers
     if (n < 1) n = number_of("SLURM_STEP_NUM_TASKS");
     return n > 1 ? n : 1;
 }

@@ -448,8 +448,8 @@ static int check_sampled(sl_session *const *batch, int n, const int32_t *ids, sl
     return 0;
 }
 
-// Makes n consecutive rows of the logits hold those of the batch. Returns the first row. Logits that are so already stay where
-// they are: the rows before them may hold logits after drafts.
+// Makes n consecutive rows of the logits hold those of the batch. Returns the first row. If the logits of the batch already lie
+// in consecutive rows, nothing is copied, because other rows may hold the logits after drafts.
 static int logits_in_rows(sl_session *const *batch, int n) {
     int first = batch[0]->logits_row, i = 0;
     while (i < n && first >= 0 && batch[i]->logits_row == first + i) i++;

@@ -270,7 +270,7 @@ template <int SETS> struct producer {
     q_copy q;
     // K and V leave the L2 cache first, so partial results, counters and page tables stay. Kernels of santa first evict the
     // changed lines of earlier kernels with the normal policy (normal_tiles). After the weights of a linear layer there are few
-    // of them, and the same costs 4% here (6 x 4k, 1 x 30k).
+    // of them, and the normal policy only costs time here (results/tried.md).
     uint64_t policy;
 };
 
@@ -818,9 +818,9 @@ template <int DIM, int SETS> __device__ void merge_last(const decode_params &p, 
 // each in order. The order depends only on the sequence's length. Error: scores, sums and o are fp32. Masses are rounded to
 // bf16. With the rounding of the output the error is at most 2^-7 sum_j p_j |v_j| (tests/cuda/test_cuda_decode.c), about 2^-9
 // of a head's norm. With fp8 or int8 the mass times the scale of V is rounded in place of the mass, so the bound is the same.
-// Rate: results/h200.md has the times beside those of cuDNN and FlashAttention-3. Below 32k the latency of three dependent reads
-// (row, page, K) and of the merge dominates. In `sleigh bench attn`, 6 x 30k takes 114 us with fp8 and 127 with int8, and the
-// bytes take 89 (H200, 30 November 2026).
+// Rate: results/h200.md has the times beside those of cuDNN and FlashAttention-3. Below 32k the latency of three dependent
+// reads (row, page, K) and of the merge dominates. In `sleigh bench attn`, 6 x 30k takes 114 us with fp8 and 127 with int8, and
+// the bytes take 89 (H200, 30 November 2026).
 template <int DIM, bool FP8, int SETS>
 __global__ void __launch_bounds__(block_size<SETS>::BOUND, 1) dense_decode_ring_kernel(const decode_params p) {
     enum { CONSUMERS = CONSUMER_WARPS * SETS };

@@ -47,8 +47,8 @@ typedef struct perplexity {
     cli_shards shards;            // the windows
     cli_values scored;            // of a window: the values of each history, and then n_read
     int n_read;                   // tokens that the model has read for this window
-    double n_read_all;            // the same for all windows that rank 0 has taken
-    int taken_text, taken_window; // the next one that rank 0 takes
+    double n_read_all;            // tokens that were read for all windows whose results rank 0 has
+    int taken_text, taken_window; // the text and the window whose results rank 0 takes next
     cli_progress progress;
     // The complete rows of the output: windows of --file, or texts of --jsonl.
     int n_rows, n_windows, n_scored; // n_scored: scored tokens of a history

@@ -20,8 +20,7 @@ static sl_error err;
 
 // Activations are bf16 on the GPU and fp32 on the CPU, and a prefill rounds the numbers of the weights to bf16 too: about 9
 // roundings of a layer, each of which adds a relative error of about 1.5e-3 (RMS), independently. The residual stream amplifies
-// the error, most where attention is peaked: an fp64 model of these checkpoints with the same roundings has 0.3 (fp8) to 3.8
-// (AWQ) times the sum. The bound allows 5.
+// the error, most where attention is peaked: large weights make peaked attention. The bound allows a factor of 5.
 static double bound_of(int n_layers) {
     return 5 * 1.5e-3 * sqrt(9.0 * n_layers);
 }
