@@ -31,8 +31,11 @@ enum {
     // Of a thread. Two thread blocks must fit on a multiprocessor, and a block of RMSNorm with them (128 threads of 64
     // registers). Without the bound, blocks for 17 rows and more take 216, and a step 0.6 to 0.9 ms more.
     MOST_REGISTERS = 192,
-    STAGES = 5, // of a ring: 64 KB of weights are in flight on a multiprocessor while it reads 16 KB
 };
+
+// Stages of a ring: as many as two thread blocks have room for. With 5, 64 KB of weights are in flight on a multiprocessor
+// while it reads 16 KB.
+template <int NT> constexpr int STAGES = NT <= 2 ? 5 : 4;
 
 // Copies 16 bytes from device memory to shared memory asynchronously; writes zeros when they do not exist. policy: the L2 cache
 // evicts weights first, because no other kernel of the step reads them.
@@ -48,19 +51,19 @@ __device__ __forceinline__ uint4 load_shared(uint32_t at) {
     return v;
 }
 
-// The weights of one warp in flight: STAGES chunks. The order of fetches is the order of use: for each TILES tiles, for each
-// chunk of the warp, for each of these tiles. Only one warp fills and reads a ring, so no warp waits for another warp.
-template <sl_linear_end END> struct ring {
+// The weights of one warp in flight: STAGES of its chunks. The order of fetches is the order of use: for each TILES tiles, for
+// each chunk of the warp, for each of these tiles. Only one warp fills and reads a ring, so no warp waits for another warp.
+template <sl_linear_end END, int STAGES> struct ring {
     const sl_cuda_linear &p;
-    const int lane, first_chunk, n_chunks, end; // `end`: the tile after the last one
-    const uint32_t stages;                      // address in shared memory
-    int tile, n, chunk, i;                      // the next fetch: chunk `chunk` of tile + i, where i < n <= TILES
-    int fill_stage, read_stage;                 // the next stage to fill, and to read
+    const int lane, first_chunk, end_chunk, end; // `end`: the tile after the last one
+    const uint32_t stages;                       // address in shared memory
+    int tile, n, chunk, i;                       // the next fetch: chunk `chunk` of tile + i, where i < n <= TILES
+    int fill_stage, read_stage;                  // the next stage to fill, and to read
     uint64_t policy;
 
-    __device__ ring(const sl_cuda_linear &p, const void *stages, int warp, int lane, int n_chunks, int begin, int end)
-        : p(p), lane(lane), first_chunk(warp), n_chunks(n_chunks), end(warp < n_chunks ? end : begin),
-          stages((uint32_t)__cvta_generic_to_shared(stages)), tile(begin), n(min(TILES, end - begin)), chunk(warp), i(0),
+    __device__ ring(const sl_cuda_linear &p, const void *stages, int lane, int first_chunk, int end_chunk, int begin, int end)
+        : p(p), lane(lane), first_chunk(first_chunk), end_chunk(end_chunk), end(first_chunk < end_chunk ? end : begin),
+          stages((uint32_t)__cvta_generic_to_shared(stages)), tile(begin), n(min(TILES, end - begin)), chunk(first_chunk), i(0),
           fill_stage(0), read_stage(0), policy(sl_l2_policy(SL_L2_FIRST_OUT)) {}
 
     // Fetches the next chunk of a tile, if there is one. Closes a group of copies in both cases, because next() counts the
@@ -88,8 +91,7 @@ template <sl_linear_end END> struct ring {
             fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
             if (++i == n) {
                 i = 0;
-                chunk += WARPS;
-                if (chunk >= n_chunks) {
+                if (++chunk == end_chunk) {
                     chunk = first_chunk;
                     tile += n;
                     n = min(TILES, end - tile);
@@ -153,22 +155,38 @@ __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chu
         sum[nt].x += odd[nt].x, sum[nt].y += odd[nt].y, sum[nt].z += odd[nt].z, sum[nt].w += odd[nt].w;
 }
 
+// Stores the sums of this warp's first leaf to its parts, or adds those of the second leaf to them, and clears the sums.
+// parts: of this lane, [TILES][NT] with a distance of 32
+template <int NT> __device__ __forceinline__ void end_leaf(bool is_second, int n, float4 *parts, float4 (&sum)[TILES][NT]) {
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        if (i >= n) continue;
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++) {
+            float4 *part = parts + (i * NT + nt) * 32;
+            *part = is_second ? add(*part, sum[i][nt]) : sum[i][nt];
+            sum[i][nt] = {0, 0, 0, 0};
+        }
+    }
+}
+
 // y = W x, then the ending.
 //
 // Grid: one thread block per multiprocessor. Thread block b computes the tiles (16 rows of W each) [n_tiles b / grid,
 // n_tiles (b + 1) / grid), TILES at a time. NT: 1 for up to 8 rows of x, 2 for up to 16, 4 for up to 32.
 //
 //   warp      loads                                           computes                           ends
-//   0 .. 3    chunks c with c % WARPS == warp of all tiles:   its part of the sums of all tiles  tile `warp` of each TILES:
-//             W by cp.async to its ring, x to registers       (matrix instructions)              adds 4 parts, stores y
+//   0 .. 3    a quarter of the chunks, two leaves, of all     its part of the sums of all tiles  tile `warp` of each TILES:
+//             tiles: W by cp.async to its ring, x to          (matrix instructions)              adds 4 parts, stores y
+//             registers
 //
 // Shared memory (bytes):
-//   rings  [WARPS][STAGES][STAGE]                        92,160   STAGE: 16 rows of 256 + 32
-//   parts  [TILES][WARPS - 1][NT][32] float4    4,608 to 18,432  the parts that other warps added up
+//   rings  [WARPS][STAGES][STAGE]              73,728 or 92,160   STAGE: 16 rows of 256 + 32
+//   parts  [WARPS][TILES][NT][32] float4        6,144 to 24,576   the sums of the warps
 //   kv_row [SL_LINEAR_ROWS] size_t                          256   static
 //   factor [SL_LINEAR_ROWS] float                           128   static
 //
-// One tile, n_in = 4096: it has 32 chunks of 128 elements, and warp 1 gets the chunks 1, 5, ..., 29. For each chunk it reads
+// One tile, n_in = 4096: it has 32 chunks of 128 elements, and warp 1 gets the chunks 8 to 15. For each chunk it reads
 // one stage: lane (g, t) reads elements 8 t .. 8 t + 7 of each 32 of the rows g and g + 8, 64 elements in all. It multiplies
 // them with the same elements of the rows g (and g + 8, ...) of x by 8 NT instructions (m16n8k16). After 8 chunks each lane has
 // 4 NT sums: rows g, g + 8 of the tile by rows 2 t, 2 t + 1 (+ 8, ...) of x. Warp i then adds the four warps' parts of tile i.
@@ -179,22 +197,28 @@ __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chu
 // that only reads them, for 1, 8, 16 rows (H200, 30 November 2026). The L2 cache delivers weights and x together at no more
 // than 4.7 TB/s, and device memory at 4.6. So 16 rows take longer by the reads of x: without them 1.16. Four or more tiles for
 // each load of x, two groups of warps that share the rings, or the next x in registers with 32 rows do not help.
-// Reduction order: a warp adds its chunks in order. Within a chunk an instruction adds 16 products; four instructions add to
-// the running sum, and four to a second sum, which is then added. The parts of the warps are added in the order of the warps.
+// Reduction order: the n chunks of a row form eight leaves: leaf l has the chunks [n l / 8, n (l + 1) / 8). A leaf adds its
+// chunks in order. Within a chunk an instruction adds 16 products; four instructions add to the running sum, and four to a
+// second sum, which is then added. Leaves are added as a binary tree: 0 + 1, 2 + 3, ... So 2, 4 or 8 GPUs that share the
+// columns can have the same sums. (With 16 leaves a warp ends four leaves for each tile: 16 rows took 5% longer.)
 // The order depends on n_in only. Columns of a matrix instruction do not mix. So other rows of x, and the place of a row in x,
 // do not change the bits of the row.
 template <sl_linear_end END, int NT>
 __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_constant__ sl_cuda_linear p, int n_tiles) {
-    extern __shared__ __align__(16) char shared[];
+    extern __shared__ __align__(128) char shared[];
     __shared__ size_t kv_row[SL_LINEAR_ROWS];
     __shared__ float factor[SL_LINEAR_ROWS];
-    float4 *parts = (float4 *)(shared + WARPS * STAGES * STAGE);
+    const float4 *parts = (const float4 *)(shared + WARPS * STAGES<NT> * STAGE);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    float4 *own_parts = (float4 *)parts + warp * TILES * NT * 32 + lane;
     const int n_chunks = (p.n_in + CHUNK - 1) / CHUNK;
+    // The two leaves of this warp are the chunks from first_chunk to second_leaf, and from there to end_chunk.
+    const int first_chunk = n_chunks * warp / WARPS, end_chunk = n_chunks * (warp + 1) / WARPS;
+    const int second_leaf = n_chunks * (2 * warp + 1) / (2 * WARPS);
     const tile_range tiles(n_tiles);
 
-    ring<END> weights(p, shared + warp * STAGES * STAGE, warp, lane, n_chunks, tiles.begin, tiles.end);
-    for (int s = 0; s < STAGES; s++) weights.fetch();
+    ring<END, STAGES<NT>> weights(p, shared + warp * STAGES<NT> * STAGE, lane, first_chunk, end_chunk, tiles.begin, tiles.end);
+    for (int s = 0; s < STAGES<NT>; s++) weights.fetch();
     sl_start_next(); // the rings of the next kernel fill while this kernel computes
     sl_wait_previous();
 
@@ -204,7 +228,7 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
     const int32_t *pages = has_row ? (const int32_t *)__ldcg((const uintptr_t *)&p.rows[threadIdx.x].pages) : nullptr;
     constexpr bool AHEAD = NT <= 2; // registers hold the next chunk of x beside the one in use
     x_chunk<NT> x, x_next;
-    if (warp < n_chunks) load_x<NT>(p, lane, warp, x);
+    if (first_chunk < end_chunk) load_x<NT>(p, lane, first_chunk, x);
     if (END != SL_LINEAR_ADD) find_factors<WARPS>(p, warp, lane, factor);
     const int32_t page = has_row ? __ldcg(pages + position / SL_PAGE) : 0;
 
@@ -219,10 +243,17 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
 
         const ushort2 next_w = warp < n ? next_weights<END>(p, tile + warp, g) : ushort2{0, 0};
 
+        if (has_row) kv_row[threadIdx.x] = kv_row_of(p, threadIdx.x, page, position);
         float4 sum[TILES][NT] = {};
-        for (int chunk = warp; chunk < n_chunks; chunk += WARPS) {
-            const int next_chunk = chunk + WARPS < n_chunks ? chunk + WARPS : warp; // after the last one: for the next tiles
+        bool is_second = false;
+        for (int chunk = first_chunk; chunk < end_chunk; chunk++) {
+            const int next_chunk = chunk + 1 < end_chunk ? chunk + 1 : first_chunk; // after the last one: for the next tiles
             if (AHEAD) load_x<NT>(p, lane, next_chunk, x_next);
+            if (!is_second && chunk >= second_leaf) {
+                __syncthreads(); // the parts of the previous tiles have been read
+                end_leaf<NT>(false, n, own_parts, sum);
+                is_second = true;
+            }
 #pragma unroll
             for (int i = 0; i < TILES; i++) {
                 if (i >= n) continue;
@@ -237,36 +268,27 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) x[nt][s] = x_next[nt][s];
         }
-
-        // Warp i adds the parts of tile i and ends it. Registers hold the part of warp i, shared memory the others.
-        float4 own[NT] = {};
-        if (has_row) kv_row[threadIdx.x] = kv_row_of(p, threadIdx.x, page, position);
-        __syncthreads(); // the parts of the previous tiles have been read
-#pragma unroll
-        for (int i = 0; i < TILES; i++)
-#pragma unroll
-            for (int nt = 0; nt < NT; nt++)
-                if (i == warp)
-                    own[nt] = sum[i][nt];
-                else if (i < n)
-                    parts[((i * (WARPS - 1) + warp - (warp > i)) * NT + nt) * 32 + lane] = sum[i][nt];
+        if (!is_second) {
+            __syncthreads();
+            end_leaf<NT>(false, n, own_parts, sum);
+        }
+        end_leaf<NT>(true, n, own_parts, sum);
         __syncthreads();
+
+        // Warp i ends tile i.
         if (warp >= n) continue;
 #pragma unroll
         for (int nt = 0; nt < NT; nt++) {
-            float4 y = {0, 0, 0, 0};
+            float4 y[WARPS];
 #pragma unroll
-            for (int w = 0; w < WARPS; w++) {
-                float4 v = own[nt];
-                if (w != warp) v = parts[((warp * (WARPS - 1) + w - (w > warp)) * NT + nt) * 32 + lane];
-                y.x += v.x, y.y += v.y, y.z += v.z, y.w += v.w;
-            }
-            end_tile<END>(p, tile + warp, lane, nt * 8, y, before[nt], next_w, factor, kv_row);
+            for (int w = 0; w < WARPS; w++) y[w] = parts[((w * TILES + warp) * NT + nt) * 32 + lane];
+            end_tile<END>(p, tile + warp, lane, nt * 8, add(add(y[0], y[1]), add(y[2], y[3])), before[nt], next_w, factor,
+                          kv_row);
         }
     }
 }
 
-template <int NT> constexpr int SHARED_BYTES = WARPS *STAGES *STAGE + (int)sizeof(float4) * TILES *(WARPS - 1) * NT * 32;
+template <int NT> constexpr int SHARED_BYTES = WARPS *STAGES<NT> *STAGE + (int)sizeof(float4) * WARPS *TILES *NT * 32;
 
 template <sl_linear_end END, int NT> void launch(const sl_cuda_linear &p, cudaStream_t stream) {
     int shared = SHARED_BYTES<NT>, n_tiles = n_tiles_of<END>(p);

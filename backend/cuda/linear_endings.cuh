@@ -23,6 +23,10 @@ __device__ __forceinline__ bf16 to_bf16(float x) {
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
+__device__ __forceinline__ float4 add(float4 a, float4 b) {
+    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
 // An ending defines what happens to y = W x: which rows of W form a tile, which values are read before the sums are complete
 // (`before`), and where the results go (`store`). A tile is two halves of 8 rows. One lane gets the sums of row g of both
 // halves, `lo` and `hi`, for row `col` of x.

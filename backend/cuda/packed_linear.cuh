@@ -23,7 +23,7 @@
 // |-------------------------|-----------------------------------------------------------------------------------------------|
 // | stages                  | [n_stages]: PP steps of a tile: pieces of 8 rows, of the other 8 rows, and scales of both     |
 // | x                       | [consumer][step][own leaf]: a piece of x, [blocks of 8 rows of x][u][lane] 16 bytes           |
-// | parts                   | [2][consumer][TILES][blocks of 8 rows of x][32] float4                                        |
+// | parts                   | [1 or 2][consumer][TILES][blocks of 8 rows of x][32] float4                                   |
 // | kv_row, factor          | static: [SL_PACKED_ROWS] size_t and float                                                     |
 #ifndef SLEIGH_CUDA_PACKED_LINEAR_CUH
 #define SLEIGH_CUDA_PACKED_LINEAR_CUH
@@ -59,10 +59,11 @@ template <sl_format FORMAT_, int SCALES_, int WIDTH_> struct kind {
 template <typename K, int ROWS> struct sizes {
     typedef K packed;
     enum {
-        CONSUMERS = ROWS > 8 ? 8 : 16, // warps. With 16 rows a warp needs more registers than 16 warps can have
-        OWN = SL_LEAVES / CONSUMERS,   // leaves of a consumer
-        THREADS = 32 * (CONSUMERS + 1 + FINISHERS),
         WORDS = K::unpacker::WORDS,
+        // Warps. With 16 rows and many scales, or 8 bits, a warp needs more registers than 16 warps can have.
+        CONSUMERS = ROWS > 8 && (int)K::NUMBERS *WORDS > 1 ? 8 : 16,
+        OWN = SL_LEAVES / CONSUMERS, // leaves of a consumer
+        THREADS = 32 * (CONSUMERS + 1 + FINISHERS),
         // Tiles that use one load of x, where x does not fit into shared memory; finished together. With one tile there is room
         // for two stages of many scales beside 16 rows.
         TILES = ROWS > 8 && WORDS == 2 && (int)K::NUMBERS > 1 ? 1 : 2,
@@ -75,12 +76,12 @@ template <typename K, int ROWS> struct sizes {
         SCALE_HALF = STAGE_PIECES * SCALE_ROWS,
         STAGE = 2 * (HALF + SCALE_HALF),
         BLOCKS = ROWS > 8 ? 2 : 1,  // of 8 rows of x
-        LANES = ROWS == 1 ? 4 : 32, // lanes that hold numbers of x
-        VECTORS = STEPS * BLOCKS,   // reads of 16 bytes by one of these lanes, for a piece of x
+        LANES = ROWS == 1 ? 4 : 32, // lanes with numbers of their own of x
+        VECTORS = STEPS * BLOCKS,   // reads of 16 bytes by a lane, for a piece of x
         X_PIECE = VECTORS * LANES * 16,
         X_STEP = OWN * X_PIECE,                                        // of a consumer
-        AT_ONCE = ROWS == 1 ? 8 : 1,                                   // steps of x that a warp copies together
-        PARTS = CONSUMERS * TILES * BLOCKS * 32 * (int)sizeof(float4), // of one of the two buffers
+        BUFFERS = CONSUMERS * BLOCKS > 16 ? 1 : 2,                     // of parts, as many as there is room for
+        PARTS = CONSUMERS * TILES * BLOCKS * 32 * (int)sizeof(float4), // bytes of a buffer
     };
 };
 
@@ -88,7 +89,7 @@ template <typename K, int ROWS> struct sizes {
 struct layout {
     int n_tiles;
     int n_stages;
-    int x_steps; // of x in shared memory. All of a row, or 2 AT_ONCE, of which one half is in use while the other one is copied
+    int x_steps; // of x in shared memory: all of a row, or 2, of which one is in use while the other one is copied
 };
 
 struct block_shared {
@@ -201,38 +202,43 @@ __device__ __forceinline__ uint4 gather_x(const sl_cuda_linear &p, int row, int 
     return {pair(a.x, a.y), pair(a.z, a.w), pair(b.x, b.y), pair(b.z, b.w)};
 }
 
-// Copies AT_ONCE steps of x from step j on to `to`, the place of the first one, for a consumer's leaves. Lane (g, t) copies
-// row g, and of each 32 columns u the columns 8 t to 8 t + 7. With one row of x, lanes of different g copy different steps.
-// Zeros where the row or the piece does not exist. Reads past L1, which may hold x of an earlier step.
+// Copies columns k to k + 7 of a row of x. Zeros where the row or the columns do not exist. Reads past L1, which may hold x of
+// an earlier step.
+template <typename S> __device__ __forceinline__ void copy_8(const sl_cuda_linear &p, int row, int k, uint32_t to) {
+    const bool exists = row < p.n_rows && k >= 0 && k < p.n_in;
+    if (S::packed::HAS_ZERO && p.order) {
+        const uint4 v = exists ? gather_x(p, row, k) : uint4{0, 0, 0, 0};
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+        return;
+    }
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(p.x + (exists ? (size_t)row * p.n_in + k : 0)),
+                 "r"(exists ? 16 : 0)
+                 : "memory");
+}
+
+// Copies step j of x to `to`, for a consumer's leaves. Lane (g, t) copies rows g and g + 8, and of each 32 columns u the
+// columns 8 t to 8 t + 7.
 template <typename S>
-__device__ __forceinline__ void copy_x(const sl_cuda_linear &p, int warp, int lane, int j, int n_places, uint32_t to) {
-    const int g = lane / 4, t = lane % 4;
-    const bool is_one = S::LANES == 4; // one row of x
-    if (is_one && g >= n_places) return;
+__device__ __forceinline__ void copy_step(const sl_cuda_linear &p, int warp, int lane, int j, uint32_t to) {
 #pragma unroll
     for (int own = 0; own < S::OWN; own++) {
-        const int piece = piece_of(p.packing.n_pieces, S::OWN * warp + own, is_one ? j + g : j);
-        const uint32_t at = to + (is_one ? g * S::X_STEP + t * 16 : x_place<S>(lane) * 16) + own * S::X_PIECE;
+        const int piece = piece_of(p.packing.n_pieces, S::OWN * warp + own, j), first = piece * PIECE_COLS + lane % 4 * 8;
 #pragma unroll
-        for (int i = 0; i < S::VECTORS; i++) {
-            const int row = is_one ? 0 : i / STEPS * 8 + g, k = piece * PIECE_COLS + i % STEPS * STEP + 8 * t;
-            const bool exists = row < p.n_rows && piece >= 0 && k < p.n_in;
-            if (S::packed::HAS_ZERO && p.order) {
-                const uint4 v = exists ? gather_x(p, row, k) : uint4{0, 0, 0, 0};
-                asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at + i * S::LANES * 16), "r"(v.x), "r"(v.y),
-                             "r"(v.z), "r"(v.w)
-                             : "memory");
-                continue;
-            }
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at + i * S::LANES * 16),
-                         "l"(p.x + (exists ? (size_t)row * p.n_in + k : 0)), "r"(exists ? 16 : 0)
-                         : "memory");
-        }
+        for (int i = 0; i < S::VECTORS; i++)
+            copy_8<S>(p, i / STEPS * 8 + lane / 4, piece < 0 ? -1 : first + i % STEPS * STEP,
+                      to + own * S::X_PIECE + x_place<S>(lane) * 16 + i * S::LANES * 16);
     }
+}
+
+// Copies the one row of x to `to`, for a consumer: the pieces of its leaf, one behind the other, as in memory.
+template <typename S> __device__ __forceinline__ void copy_row(const sl_cuda_linear &p, int warp, int lane, uint32_t to) {
+    const int begin = sl_leaf_begin(p.packing.n_pieces, warp), end = sl_leaf_begin(p.packing.n_pieces, warp + 1);
+    for (int i = lane; i < (end - begin) * (PIECE_COLS / 8); i += 32) copy_8<S>(p, 0, begin * PIECE_COLS + i * 8, to + i * 16);
 }
 
 // The columns c0 to c7 (packed.h) of a lane, from vector i of the piece of x at `from`.
 template <typename S> __device__ __forceinline__ uint4 load_x(uint32_t from, int i, int lane) {
+    if (S::LANES == 4) lane %= 4; // the sums of rows that do not exist are not used
     if (!S::packed::IS_SPLIT) return load_16(from + (i * S::LANES + lane) * 16);
     uint4 v;
     const uint32_t at = from + i * S::LANES * 16 + lane % 2 * 8;
@@ -252,10 +258,6 @@ template <int N> __device__ __forceinline__ void wait_copies() {
 }
 
 // ---- products ----
-
-__device__ __forceinline__ float4 add(float4 a, float4 b) {
-    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
-}
 
 // sum += y with a factor for row g and one for row g + 8. Fused explicitly, so that every number of rows of x gets the same
 // roundings.
@@ -329,6 +331,7 @@ template <typename K, int ROWS> struct consumer {
     const layout &l;
     const uint32_t stages, x_at; // x_at: this warp's part of x
     const int warp, lane;
+    const int set_bytes; // from the scales of a piece to those of the next one
     const typename K::unpacker unpacker = {};
 
     // Piece `place` of the stage at `from`, a piece of the consumer's leaf `own`. x: the place of the step of x
@@ -337,8 +340,7 @@ template <typename K, int ROWS> struct consumer {
         uint4 w[2][2], v[S::VECTORS];
         float scale[2][K::NUMBERS];
         const uint32_t at = from + place * S::PIECE + lane * 16;
-        const uint32_t set = (p.packing.n_sets > 1 ? place : 0) * S::SCALE_ROWS;
-        const uint32_t scales = from + 2 * S::HALF + set + lane / 4 * 4 * K::NUMBERS;
+        const uint32_t scales = from + 2 * S::HALF + place * set_bytes + lane / 4 * 4 * K::NUMBERS;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
 #pragma unroll
@@ -346,10 +348,7 @@ template <typename K, int ROWS> struct consumer {
             load_scales(scales + half * S::SCALE_HALF, scale[half]);
         }
 #pragma unroll
-        for (int i = 0; i < S::VECTORS; i++) {
-            v[i] = uint4{0, 0, 0, 0};
-            if (lane < S::LANES) v[i] = load_x<S>(x + own * S::X_PIECE, i, lane);
-        }
+        for (int i = 0; i < S::VECTORS; i++) v[i] = load_x<S>(x + own * S::X_PIECE, i, lane);
         multiply<K, S::BLOCKS>(unpacker, w, scale, v, sum);
     }
 
@@ -379,26 +378,29 @@ template <typename K, int ROWS> struct consumer {
         const bool is_whole = l.x_steps >= n_steps;
         const tile_range tiles(l.n_tiles);
         int stage = 0, parity = 0, buffer = 0, parts_parity = 1;
-        int turn = 1; // which AT_ONCE steps of x are in use, if x is not whole
+        int turn = 1; // which step of x is in use, if x is not whole
         sl_wait_previous();
-        for (int j = 0; j < (is_whole ? n_steps : S::AT_ONCE); j += S::AT_ONCE)
-            copy_x<S>(p, warp, lane, j, is_whole ? n_steps - j : S::AT_ONCE, x_at + j * S::X_STEP);
+        if (S::LANES == 4)
+            copy_row<S>(p, warp, lane, x_at);
+        else
+            copy_step<S>(p, warp, lane, 0, x_at);
         close_copies();
-        if (is_whole) wait_copies<0>();
+        if (S::LANES == 4) wait_copies<0>();
         for (int tile = tiles.begin; tile < tiles.end; tile += S::TILES) {
             const int n_now = min((int)S::TILES, tiles.end - tile);
             float4 sum[S::TILES][S::OWN][S::BLOCKS] = {};
 #pragma unroll 1
             for (int j = 0; j < n_steps; j += S::PP) {
-                if (!is_whole && j % S::AT_ONCE == 0) { // the steps after these, or the first ones for the next tiles
-                    const int next = j + S::AT_ONCE < n_steps ? j + S::AT_ONCE : 0;
+                // The step after this one, or the first one for the next tiles. If x is whole, only the first tiles copy it.
+                if (S::LANES == 32 && (!is_whole || tile == tiles.begin)) {
                     __syncwarp();
-                    copy_x<S>(p, warp, lane, next, S::AT_ONCE, x_at + turn * S::AT_ONCE * S::X_STEP);
+                    if (!is_whole || j + 1 < n_steps)
+                        copy_step<S>(p, warp, lane, j + 1 < n_steps ? j + 1 : 0, x_at + (is_whole ? j + 1 : turn) * S::X_STEP);
                     turn ^= 1;
                     close_copies();
                     wait_copies<1>();
                 }
-                const uint32_t x_step = x_at + (is_whole ? j : turn * S::AT_ONCE + j % S::AT_ONCE) * S::X_STEP;
+                const uint32_t x_step = x_at + (is_whole ? j : turn) * S::X_STEP;
 #pragma unroll
                 for (int i = 0; i < S::TILES; i++) {
                     if (i >= n_now) continue;
@@ -419,7 +421,7 @@ template <typename K, int ROWS> struct consumer {
                         S::OWN == 1 ? sum[i][0][block] : add(sum[i][0][block], sum[i][S::OWN - 1][block]);
             __syncwarp();
             if (lane == 0) barrier_arrive(&b->parts_full[buffer]);
-            parts_parity ^= buffer, buffer ^= 1;
+            if (++buffer == S::BUFFERS) buffer = 0, parts_parity ^= 1;
         }
         wait_copies<0>();
     }
@@ -466,7 +468,7 @@ __device__ __forceinline__ void finish(const sl_cuda_linear &p, const layout &l,
         barrier_wait(&b->parts_full[buffer], parity); // finishers without a tile may be a phase behind
         __syncwarp();
         if (lane == 0) barrier_arrive(&b->parts_empty[buffer]);
-        parity ^= buffer, buffer ^= 1;
+        if (++buffer == S::BUFFERS) buffer = 0, parity ^= 1;
     }
 }
 
@@ -495,7 +497,8 @@ __global__ void __launch_bounds__(sizes<K, ROWS>::THREADS, 1)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
         for (int i = 0; i < l.n_stages; i++) barrier_init(&b.full[i], FULL_ARRIVALS), barrier_init(&b.empty[i], S::CONSUMERS);
-        for (int i = 0; i < 2; i++) barrier_init(&b.parts_full[i], S::CONSUMERS), barrier_init(&b.parts_empty[i], FINISHERS);
+        for (int i = 0; i < S::BUFFERS; i++)
+            barrier_init(&b.parts_full[i], S::CONSUMERS), barrier_init(&b.parts_empty[i], FINISHERS);
         barriers_made();
     }
     __syncthreads();
@@ -503,7 +506,8 @@ __global__ void __launch_bounds__(sizes<K, ROWS>::THREADS, 1)
     const uint32_t stages = shared_address(shared), x_at = stages + l.n_stages * S::STAGE, x_bytes = l.x_steps * S::X_STEP;
     float4 *parts = (float4 *)(shared + l.n_stages * S::STAGE + S::CONSUMERS * x_bytes);
     if (warp < S::CONSUMERS)
-        consumer<K, ROWS>{p, l, stages, x_at + warp * x_bytes, warp, lane}.run(&b, parts);
+        consumer<K, ROWS>{p, l, stages, x_at + warp * x_bytes, warp, lane, p.packing.n_sets > 1 ? (int)S::SCALE_ROWS : 0}.run(
+            &b, parts);
     else if (warp == S::CONSUMERS)
         produce<END, S>(p, l, &b, stages, lane);
     else
@@ -515,17 +519,16 @@ int most_shared() {
     return sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin) - (int)sizeof(block_shared);
 }
 
-// Chooses the layout for `most` bytes of shared memory, and returns the bytes; 0: not even two stages and a part of x fit.
+// Chooses the layout for `most` bytes of shared memory, and returns the bytes; 0: not even two stages and a part of x fit. One
+// row of x lies there as a whole.
 template <typename S> int choose(int n_pieces, int most, layout *l) {
-    const int n_steps = (n_pieces + SL_LEAVES - 1) / SL_LEAVES, fixed = 2 * S::PARTS;
-    l->x_steps = n_steps;
-    l->n_stages = (most - fixed - S::CONSUMERS * n_steps * S::X_STEP) / S::STAGE;
-    if (l->n_stages < 2 && n_steps > 2 * S::AT_ONCE) {
-        l->x_steps = 2 * S::AT_ONCE;
-        l->n_stages = (most - fixed - S::CONSUMERS * l->x_steps * S::X_STEP) / S::STAGE;
+    const int n_steps = (n_pieces + SL_LEAVES - 1) / SL_LEAVES, part = S::LANES == 32 ? min(2, n_steps) : n_steps;
+    for (l->x_steps = n_steps;; l->x_steps = part) {
+        const int fixed = S::BUFFERS * S::PARTS + S::CONSUMERS * l->x_steps * S::X_STEP;
+        l->n_stages = min((most - fixed) / (int)S::STAGE, (int)MOST_STAGES);
+        if (l->n_stages >= 2) return fixed + l->n_stages * S::STAGE;
+        if (l->x_steps == part) return 0;
     }
-    if (l->n_stages > MOST_STAGES) l->n_stages = MOST_STAGES;
-    return l->n_stages < 2 ? 0 : fixed + S::CONSUMERS * l->x_steps * S::X_STEP + l->n_stages * S::STAGE;
 }
 
 template <sl_linear_end END, typename K, int ROWS> void launch(const sl_cuda_linear &p, cudaStream_t stream) {
