@@ -3,6 +3,8 @@
 #include "engine/draft/draft.h"
 #include "engine/engine_internal.h"
 
+#include <string.h>
+
 static int check_method(const sl_engine *e, const sl_attn_spec *spec, int layer, sl_error *err) {
     if (e->device.backend->is_device && !sl_attn_on_gpu(spec)) return 0; // refused by name where a plan is made of it
     if (!e->device.attention->state_size(e, spec)) return 0;
@@ -23,6 +25,9 @@ int sl_draft_read(const sl_engine *e, const char *draft, sl_draft_spec *out, sl_
     if (rc) return rc;
     if (out->of_model && !e->draft)
         return sl_fail(err, SL_ERR_ARG, "{draft} %s: expected a draft model ({draft_model}), found none", draft);
+    if (out->weights && (!e->draft_format || strcmp(out->weights, e->draft_format)))
+        return sl_fail(err, SL_ERR_ARG, "{draft} %.80s: expected copies of the weights in %s, found %s", draft, out->weights,
+                       e->draft_format ? e->draft_format : "none (draft_weights)");
     if (out->most <= e->n_draft) return 0;
     return sl_fail(err, SL_ERR_ARG, "{draft} %s: most=%d: the engine takes at most %d (n_draft)", draft, out->most, e->n_draft);
 }
