@@ -1,5 +1,8 @@
 // engine/draft/draft_check.c - says whether drafts can run: what the engine was made for, and methods without a state. The
 // checks read what does not change after the engine was made, so another thread may make them while the engine runs.
+#ifdef SLEIGH_CUDA
+#include "attention/attention_cuda.h"
+#endif
 #include "engine/draft/draft.h"
 #include "engine/engine_internal.h"
 
@@ -46,3 +49,17 @@ int sl_engine_check_draft(const sl_engine *e, const char *draft, const sl_attn_p
     }
     return rc || !attn ? rc : sl_draft_check_state(e, attn, err);
 }
+
+#ifdef SLEIGH_CUDA
+int sl_draft_needs_cpu(const sl_attn_spec *spec) {
+    const sl_attn_geom any = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 64};
+    const sl_attn_method *m = spec->method;
+    if (!sl_attn_on_gpu(spec) || !m->cuda->state || !m->cuda->state(&any, spec)) return 0;
+    return !m->cpu->state || !m->cpu->state(&any, spec);
+}
+#else
+int sl_draft_needs_cpu(const sl_attn_spec *spec) {
+    (void)spec;
+    return 0;
+}
+#endif

@@ -26,7 +26,7 @@ N_DRAFTS = 4
 METHODS = ["santa-is:S=32", "santa-is:S=64", "santa-is:S=128", "streaming:window=2048"]
 INT4_METHODS = ["dense", "santa-is:S=64", "streaming:window=2048"]
 KINDS = {"prose": 0.8, "code": 0.8, "needles": 0, "copies": 0}  # temperatures
-ANSWERS = {"prose": (3, 96), "code": (3, 96), "needles": (12, 24), "copies": (3, 96)}  # answers, and tokens of each
+ANSWERS = {"prose": (3, 96), "code": (3, 96), "needles": (8, 26), "copies": (3, 96)}  # answers, and tokens of each
 PASSAGE = 96  # tokens of a passage that the end of a prompt repeats
 
 

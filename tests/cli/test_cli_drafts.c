@@ -308,6 +308,15 @@ static void methods_gpu(void) {
     r = RUN("generate", "-m", tiny(), "--device", "auto", "-p", "a", "-n", "3", "--draft", draft);
     CHECK_GOOD(r);
     CHECK_HAS(r.err, "device: cpu, because a GPU does not offer magicpig");
+    static const char *const pps[][2] = {{"santa-pps:budget=even", "ngram"},
+                                         {"dense", "self:least=1:attn=santa-pps:budget=even"}};
+    for (int i = 0; i < 2; i++) { // a GPU keeps its norms, a CPU keeps no state
+        r = RUN("generate", "-m", tiny(), "--device", "auto", "-p", "a", "-n", "3", "--attn", pps[i][0], "--draft", pps[i][1]);
+        CHECK_GOOD(r);
+        CHECK_HAS(r.err, "device: cpu, because a GPU does not offer santa-pps with --draft\n");
+        r = RUN("generate", "-m", tiny(), "--device", "cuda", "-p", "a", "-n", "3", "--attn", pps[i][0], "--draft", pps[i][1]);
+        check_error(&r, 1, "santa-pps keeps a state from step to step");
+    }
     r = RUN("generate", "-m", tiny(), "--device", "auto", "-p", "a", "-n", "3", "--draft", "auto");
     CHECK_GOOD(r);
     CHECK_LACKS(r.err, "device: cpu");
