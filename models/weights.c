@@ -353,8 +353,8 @@ size_t sl_model_weights_rounded_bytes(const sl_model_weights *w, const sl_backen
 }
 
 // Weights that are joined are all rounded, or none of them is: all are matrices, or all are vectors.
-static int place_rounded(const sl_model_weights *w, const sl_backend *be, const sl_progress *progress, const sl_cancel *cancel,
-                         sl_model_weights *placed, sl_error *err) {
+static int place_rounded(const sl_model_weights *w, const sl_backend *be, const sl_cancel *cancel, sl_model_weights *placed,
+                         sl_error *err) {
     int rc = 0;
     for (int i = 0, n; !rc && i < w->n_tensors; i += n) {
         sl_weight *group[MOST_JOINED];
@@ -362,23 +362,24 @@ static int place_rounded(const sl_model_weights *w, const sl_backend *be, const 
         if (!is_rounded(w, i)) continue;
         rc = sl_cancel_poll(cancel, err);
         if (!rc) rc = be->place(be, group, n = joined(placed, i, group), err);
-        if (!rc) sl_progress_report(progress, i + n, w->n_tensors);
     }
     return rc;
 }
 
 int sl_model_weights_place_rounded(const sl_model_weights *w, const sl_backend *be, const sl_model_weights *first,
-                                   const sl_progress *progress, const sl_cancel *cancel, sl_model_weights *placed,
-                                   sl_error *err) {
+                                   const sl_cancel *cancel, const sl_log *log, sl_model_weights *placed, sl_error *err) {
     int rc = sl_model_weights_init(w->config, placed, err);
     if (rc) return rc;
     free(placed->rope.inv_freq);
     placed->rope = first->rope, placed->shares_rope = 1;
     for (int i = 0; i < w->n_tensors; i++)
         *placed->tensors[i].weight = is_rounded(w, i) ? *w->tensors[i].weight : *first->tensors[i].weight;
-    if (be->place) rc = place_rounded(w, be, progress, cancel, placed, err);
+    if (be->place) rc = place_rounded(w, be, cancel, placed, err);
     for (int i = 0; i < w->n_tensors; i++)
         if (placed->tensors[i].same_as) *placed->tensors[i].weight = *placed->tensors[i].same_as;
-    if (rc) sl_model_weights_free(placed);
+    if (rc)
+        sl_model_weights_free(placed);
+    else
+        log_unpacked(w, placed, log);
     return rc;
 }

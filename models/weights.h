@@ -80,10 +80,10 @@ int sl_model_weights_place(const sl_model_weights *w, const sl_backend *backend,
                            const sl_cancel *cancel, const sl_log *log, sl_model_weights *placed, sl_error *err);
 size_t sl_model_weights_placed_bytes(const sl_model_weights *w, const sl_backend *backend); // that the placing allocates
 // The same for a second list of a model whose first list is placed already: only the weights that were rounded get memory. The
-// others, and the rotations, are those of `first`, which must outlive *placed. (A backend keeps one table of rotations.)
+// others, and the rotations, are those of `first`, which must outlive *placed. (A backend keeps one table of rotations.) Writes
+// a line when the backend makes bf16 of rounded weights.
 int sl_model_weights_place_rounded(const sl_model_weights *w, const sl_backend *backend, const sl_model_weights *first,
-                                   const sl_progress *progress, const sl_cancel *cancel, sl_model_weights *placed,
-                                   sl_error *err);
+                                   const sl_cancel *cancel, const sl_log *log, sl_model_weights *placed, sl_error *err);
 size_t sl_model_weights_rounded_bytes(const sl_model_weights *w, const sl_backend *backend); // that this placing allocates
 void sl_model_weights_free(sl_model_weights *w);
 int sl_model_weights_have_data(const sl_model_weights *w);       // 0: weights that are not made yet

@@ -45,8 +45,7 @@ int sl_draft_weights_make(sl_engine *e, const sl_engine_options *o, sl_error *er
     sl_device *d = &e->device;
     int rc = sl_model_make_rounded(e->model, &e->rounded, &o->cancel, err);
     if (!rc)
-        rc = sl_model_weights_place_rounded(&e->rounded, d->backend, &d->weights, &o->progress, &o->cancel, &d->draft_weights,
-                                            err);
+        rc = sl_model_weights_place_rounded(&e->rounded, d->backend, &d->weights, &o->cancel, &o->log, &d->draft_weights, err);
     if (d->backend->is_device) sl_model_weights_free(&e->rounded); // the device has copied them
     return rc;
 }

@@ -4,7 +4,8 @@ arithmetic of a GPU.
 A pass has four drafts wherever it can (least=4:most=4), and every draft step of a sampled method draws (--exact-below off). So the counts say
 which share of first, second, third and fourth drafts become tokens, whatever passes cost. The verifier is dense attention.
 
-prose: the pages of docs/; code: the C files of engine/; both go on at the temperature 0.8, with another seed for each answer. copies: the
+prose: the pages of docs/; code: the C files of engine/; both go on at the temperature 0.8, at the same place for all lengths, with another
+seed for each answer. copies: the
 prompt ends with a passage that occurred before, and greedy decoding goes on with it. needles: questions about a text with facts
 (scripts/train/tiny_text.py), answered greedily, without the end of the text: what follows an answer is counted too."""
 import datetime
@@ -65,10 +66,11 @@ def joined(pattern):
     return "".join(texts)
 
 
-def beginning(ids, n, what):
-    if len(ids) < n:
-        sys.exit(f"a prompt of {n} tokens: {what} has only {len(ids)}")
-    return ids[:n]
+def ending(ids, n, end, what):
+    """BOS and the n - 1 tokens before token `end`: contexts of all lengths go on at the same place of the text."""
+    if len(ids) < end:
+        sys.exit(f"a prompt that ends at token {end}: {what} has only {len(ids)}")
+    return ids[:1] + ids[end - n + 1:end]
 
 
 def needle_prompts(args, n, n_answers):
@@ -84,11 +86,11 @@ def needle_prompts(args, n, n_answers):
 
 
 def prompts_of(args, kind, n):
-    n_answers, _ = ANSWERS[kind]
+    n_answers, n_tokens = ANSWERS[kind]
     if kind == "needles":
         return needle_prompts(args, n, n_answers)
     pattern = "engine/*.c" if kind == "code" else "docs/*.md"
-    ids = beginning(ids_of(args, joined(pattern)), n, pattern)
+    ids = ending(ids_of(args, joined(pattern)), n, args.end - n_tokens, pattern)
     if kind != "copies":
         return [ids] * n_answers
     begins = [(n - 2 * PASSAGE) * (i + 1) // (n_answers + 1) for i in range(n_answers)]
@@ -137,3 +139,125 @@ def measure(args):
         for n in [int(c[:-1]) * 1024 if c.endswith("k") else int(c) for c in args.contexts.split(",")]:
             for kind in args.kinds.split(","):
                 measure_one(args, kind, n, out)
+
+
+# ---- the page ----
+
+# Times of a model of Llama-3.1-8B's shape on one H200, in ms: by sequences of 30k tokens, (what drafts, the source whose acceptance is
+# used, ms of a draft step, ms of a bf16 pass of 1, 2, 3 and 5 rows of each sequence). Passes: docs/drafts.md. Draft steps: results/quantised.md
+# (int4 with santa-is:S=128; streaming over 2k rows reads less than the dense steps at 4k that stand for it), results/h200-steps.md (bf16).
+PASSES = {1: {1: 4.78, 2: 4.88, 3: 4.96, 5: 5.29}, 6: {1: 9.59, 2: 10.26, 3: 11.54, 5: 13.41}}
+GPU_DRAFTS = [(1, "santa-is:S=64, int4", "`santa-is:S=128`, int4", 2.34), (1, "streaming:window=2048, int4", "dense at 4k, int4", 1.96),
+              (6, "santa-is:S=64, int4", "`santa-is:S=128`, int4", 3.30), (6, "streaming:window=2048, int4", "8 x 4k dense, int4", 3.01),
+              (6, "santa-is:S=128", "`santa-is:S=256`, bf16", 5.86)]
+ASSUMED = 0.92  # an acceptance that issue texts and papers assume, for comparison
+
+
+def load():
+    with open(ROWS, encoding="utf-8") as f:
+        return [json.loads(line) for line in f]
+
+
+def first(row):
+    """The share of first drafts that were accepted."""
+    return row["accepted_at"][0] / row["draft_steps"] if row["draft_steps"] else None
+
+
+def step_tokens(row, n_drafts):
+    """Tokens of a pass with n_drafts drafts."""
+    return 1 + sum(row["accepted_at"][:n_drafts]) / row["draft_steps"]
+
+
+def gain(n_sequences, ms, tokens_of):
+    """(speed-up, drafts) of the best number of drafts. tokens_of: of a pass with a number of drafts."""
+    passes = PASSES[n_sequences]
+    return max((tokens_of(k) * passes[1] / (k * ms + passes[k + 1]), k) for k in (1, 2, 4))
+
+
+def find(rows, **fields):
+    return next(r for r in rows if all(r[key] == value for key, value in fields.items()))
+
+
+def answer(rows):
+    own = [r for r in rows if r["model"] == "prose" and r["kind"] == "prose" and short(r["draft"]) == "santa-is:S=64"]
+    shares = ", ".join(f"{100 * first(r):.0f}% at {r['context'] // 1024}k" for r in own)
+    return f"Of four drafts a pass with `santa-is:S=64` on prose, the first is accepted in {shares} tokens."
+
+
+def table(rows):
+    contexts = sorted({r["context"] for r in rows})
+    text = ["| text | drafts | " + " | ".join(f"{c // 1024}k: first, tokens" for c in contexts) + " |", "|---" * (2 + len(contexts)) + "|"]
+    for kind in KINDS:
+        for draft in sources():
+            cells = []
+            for c in contexts:
+                row = next((r for r in rows if (r["kind"], r["context"], r["draft"]) == (kind, c, draft)), None)
+                cell = "-" if not row or not row["draft_steps"] else f"{100 * first(row):.0f}%, {step_tokens(row, N_DRAFTS):.2f}"
+                if row and draft.startswith("ngram"):
+                    cell += f" ({100 * row['draft_steps'] / row['steps']:.0f}% of passes)"
+                cells.append(cell)
+            if set(cells) != {"-"}:
+                text.append(f"| {kind} | `{short(draft)}` | " + " | ".join(cells) + " |")
+    return text
+
+
+def arithmetic(rows):
+    own = [r for r in rows if r["model"] == "prose" and r["context"] == 32768]
+    text = ["## What this gives on an H200", "",
+            "No model that we have both accepts drafts and has the size of an 8B model, so this table is arithmetic, not a measurement. It takes kept",
+            "times of an 8B shape on one H200 and the acceptance that the prose model has at 32k tokens. A pass is a bf16 pass with dense attention",
+            "over 30k tokens ([docs/drafts.md](../docs/drafts.md)); the time of a draft is that of the named decode step ([quantised.md](quantised.md),",
+            "[h200-steps.md](h200-steps.md)), which reads at least as much as the drafts whose acceptance is used. The speed-up is (tokens of a pass) x",
+            "(plain step) / (drafts x draft time + pass time) for the best of 1, 2 and 4 drafts. The last column takes an acceptance of "
+            f"{ASSUMED:.2f} for", "every draft instead, as the 8B model may have: rounding to 4 bits changes a model of 6 million weights more.", "",
+            f"| sequences x tokens | drafts | time of a draft | prose | code | needles | copies | acceptance {ASSUMED:.2f} |", "|---|---|---|---|---|---|---|---|"]
+    for n, source, what, ms in GPU_DRAFTS:
+        cells = []
+        for kind in KINDS:
+            row = next((r for r in own if r["kind"] == kind and short(r["draft"]) == source), None)
+            cells.append("{:.2f} ({})".format(*gain(n, ms, lambda k, row=row: step_tokens(row, k))) if row else "-")
+        cells.append("{:.2f} ({})".format(*gain(n, ms, lambda k: sum(ASSUMED**i for i in range(k + 1)))))
+        text.append(f"| {n} x 30k | `{source}` | {ms:.2f} ms ({what}) | " + " | ".join(cells) + " |")
+    return text + ["", "In brackets: drafts of a pass. A speed-up below 1 means that no drafts are better, which is what the measured choice takes.",
+                   "Times of passes of several rows at 128k tokens are not kept, so the table has no row for 128k."]
+
+
+def pictures_of(rows):
+    """{model: name of its picture}"""
+    return {model: f"speculation{'' if model == 'prose' else '-' + model.split('-')[0].lower()}.svg" for model in dict.fromkeys(r["model"] for r in rows)}
+
+
+def page():
+    rows = load()
+    n_same, n = sum(r["same"] for r in rows), sum(r["answers"] for r in rows)
+    text = ["## Acceptance by length of the context", "",
+            f"`scripts/measure/drafts.py acceptance` kept these rows in `results/speculation/acceptance.jsonl`. Every pass has up to {N_DRAFTS} drafts, and every",
+            "draft step of a sampled method draws (`--exact-below off`), so the figures do not depend on times. prose: the pages of docs/; code: the C",
+            "files of engine/; both go on at the temperature 0.8, at the same place for all lengths. copies: a passage of the prompt goes on, greedily.",
+            f"needles: questions about facts in a generated text, greedily. first: the share of passes whose first draft was accepted. tokens: of a pass, at most {1 + N_DRAFTS}; passes at the end of an",
+            "answer or of a page have fewer drafts. A cell has 40 to 110 passes, so a share has a standard error of up to 5%. int4: drafts also read",
+            f"copies of the weights in 4 bits. {n_same} of {n} answers have the text, the ids and the logits of plain decoding.", ""]
+    for model, picture in pictures_of(rows).items():
+        own = [r for r in rows if r["model"] == model]
+        flags = own[0]["flags"]
+        text += [f"### {model}", ""]
+        if flags:
+            text += [f"The model runs with `{flags}`: its file has 4 bits already, which copies cannot be made of. Rounding these numbers to 4 bits once more loses",
+                     "much ([quantised.md](quantised.md)), so the rows of int4 say little about models in bf16.", ""]
+        text += [f"![the share of first drafts that are accepted, by context]({picture})", "", *table(own), ""]
+    return text + arithmetic(rows)
+
+
+def draw(args, folder):
+    rows = load()
+    for model, picture in pictures_of(rows).items():
+        panels = []
+        for kind in KINDS:
+            curves = {}
+            for draft in sources():
+                points = sorted((r["context"], 100 * first(r)) for r in rows if (r["model"], r["kind"], r["draft"]) == (model, kind, draft) and r["draft_steps"])
+                if points:
+                    curves[short(draft)] = points
+            if curves:
+                panels.append((kind, "tokens of context", "first drafts accepted, %", "log-x lines ticks", curves))
+        sleigh_runs.draw(args.sleigh, os.path.join(folder, picture), f"{model}: acceptance of drafts by length", panels)
