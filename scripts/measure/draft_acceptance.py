@@ -5,9 +5,8 @@ A pass has four drafts wherever it can (least=4:most=4), and every draft step of
 which share of first, second, third and fourth drafts become tokens, whatever passes cost. The verifier is dense attention.
 
 prose: the pages of docs/; code: the C files of engine/; both go on at the temperature 0.8, at the same place for all lengths, with another
-seed for each answer. copies: the
-prompt ends with a passage that occurred before, and greedy decoding goes on with it. needles: questions about a text with facts
-(scripts/train/tiny_text.py), answered greedily, without the end of the text: what follows an answer is counted too."""
+seed for each answer. copies: the prompt ends with a passage that occurred before, and greedy decoding goes on with it. needles: questions about
+a text with facts (scripts/train/tiny_text.py), answered greedily, without the end of the text: what follows an answer is counted too."""
 import datetime
 import glob
 import json
