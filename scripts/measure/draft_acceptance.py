@@ -142,14 +142,14 @@ def measure(args):
 
 # ---- the page ----
 
-# Times of a model of Llama-3.1-8B's shape on one H200, in ms: by sequences of 30k tokens, (what drafts, the source whose acceptance is
-# used, ms of a draft step, ms of a bf16 pass of 1, 2, 3 and 5 rows of each sequence). Passes: docs/drafts.md. Draft steps: results/quantised.md
-# (int4 with santa-is:S=128; streaming over 2k rows reads less than the dense steps at 4k that stand for it), results/h200-steps.md (bf16).
+# Times of a model of Llama-3.1-8B's shape on one H200, in ms. PASSES: of a bf16 pass, by sequences of 30k tokens and rows of each (docs/drafts.md).
+# GPU_DRAFTS: sequences, the source whose acceptance is used, the kept decode step that stands for a draft, and its ms (results/quantised.md; bf16:
+# results/h200-steps.md). The step reads at least as much as the draft: santa-is:S=128 for S=64, dense at 4k for streaming over 2k rows.
 PASSES = {1: {1: 4.78, 2: 4.88, 3: 4.96, 5: 5.29}, 6: {1: 9.59, 2: 10.26, 3: 11.54, 5: 13.41}}
 GPU_DRAFTS = [(1, "santa-is:S=64, int4", "`santa-is:S=128`, int4", 2.34), (1, "streaming:window=2048, int4", "dense at 4k, int4", 1.96),
               (6, "santa-is:S=64, int4", "`santa-is:S=128`, int4", 3.30), (6, "streaming:window=2048, int4", "8 x 4k dense, int4", 3.01),
               (6, "santa-is:S=128", "`santa-is:S=256`, bf16", 5.86)]
-ASSUMED = 0.92  # an acceptance that issue texts and papers assume, for comparison
+ASSUMED = 0.92  # an acceptance of every draft, for comparison
 
 
 def load():
@@ -171,10 +171,6 @@ def gain(n_sequences, ms, tokens_of):
     """(speed-up, drafts) of the best number of drafts. tokens_of: of a pass with a number of drafts."""
     passes = PASSES[n_sequences]
     return max((tokens_of(k) * passes[1] / (k * ms + passes[k + 1]), k) for k in (1, 2, 4))
-
-
-def find(rows, **fields):
-    return next(r for r in rows if all(r[key] == value for key, value in fields.items()))
 
 
 def answer(rows):
@@ -233,9 +229,11 @@ def page():
             f"`scripts/measure/drafts.py acceptance` kept these rows in `results/speculation/acceptance.jsonl`. Every pass has up to {N_DRAFTS} drafts, and every",
             "draft step of a sampled method draws (`--exact-below off`), so the figures do not depend on times. prose: the pages of docs/; code: the C",
             "files of engine/; both go on at the temperature 0.8, at the same place for all lengths. copies: a passage of the prompt goes on, greedily.",
-            f"needles: questions about facts in a generated text, greedily. first: the share of passes whose first draft was accepted. tokens: of a pass, at most {1 + N_DRAFTS}; passes at the end of an",
-            "answer or of a page have fewer drafts. A cell has 40 to 110 passes, so a share has a standard error of up to 5%. int4: drafts also read",
-            f"copies of the weights in 4 bits. {n_same} of {n} answers have the text, the ids and the logits of plain decoding.", ""]
+            "needles: questions about facts in a generated text, greedily. first: the share of passes whose first draft was accepted. tokens: of a",
+            f"pass, at most {1 + N_DRAFTS}; passes at the end of an answer or of a page have fewer drafts. Most cells have 40 to 110 passes,",
+            "so a share has a standard error of up to 6%. int4: drafts also read copies of the weights in 4 bits.",
+            f"{n_same} of {n} answers have the text, the ids and the logits of plain decoding.",
+            "128k tokens were not measured: only the embedded model takes so many, and its prefill on a shared CPU would take too long.", ""]
     for model, picture in pictures_of(rows).items():
         own = [r for r in rows if r["model"] == model]
         flags = own[0]["flags"]

@@ -224,11 +224,12 @@ def report(args):
     answer = f"{n_same} of {n} settings have the text, the ids and the logits of plain decoding."
     for kind in dict.fromkeys(kind_of(r) for r in rows):
         answer += f" On a {kind}, {answer_of([r for r in rows if kind_of(r) == kind])}."
-    answer += " " + draft_acceptance.answer(draft_acceptance.load())
+    accepted = draft_acceptance.load()
+    answer, measured = f"{answer} {draft_acceptance.answer(accepted)}", rows + accepted
     devices = ", ".join(dict.fromkeys(r["device"] for r in rows))
     text = ["# Drafts: speed with the bits of plain decoding", "",
-            sleigh_runs.head_lines(QUESTION, answer, [r["date"] for r in rows], [r["commit"] for r in rows],
-                                   "`python3 scripts/measure/drafts.py measure`, for each model"), "",
+            sleigh_runs.head_lines(QUESTION, answer, [r["date"] for r in measured], [r["commit"] for r in measured],
+                                   "`python3 scripts/measure/drafts.py measure`, `bits` and `acceptance`, for each model"), "",
             "`scripts/measure/drafts.py report` wrote this page from `results/speculation/rows.jsonl`. A quotation repeats a passage of the",
             "prompt, with greedy decoding. Fresh text goes on behind the end of the prompt, at the temperature 0.8. ms: median time of a",
             "token of the answer; on a CPU the processor time, on one thread. speedup: against plain decoding, which took turns with the drafts.",
