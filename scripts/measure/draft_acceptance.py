@@ -217,9 +217,11 @@ def arithmetic(rows):
                    "Times of passes of several rows at 128k tokens are not kept, so the table has no row for 128k."]
 
 
-def pictures_of(rows):
-    """{model: name of its picture}"""
-    return {model: f"speculation{'' if model == 'prose' else '-' + model.split('-')[0].lower()}.svg" for model in dict.fromkeys(r["model"] for r in rows)}
+def picture_of(rows, model):
+    """The name of a model's picture; None: its rows have one length."""
+    if len({r["context"] for r in rows if r["model"] == model}) < 2:
+        return None
+    return f"speculation{'' if model == 'prose' else '-' + model.split('-')[0].lower()}.svg"
 
 
 def page():
@@ -233,22 +235,25 @@ def page():
             f"pass, at most {1 + N_DRAFTS}; passes at the end of an answer or of a page have fewer drafts. Most cells have 40 to 110 passes,",
             "so a share has a standard error of up to 6%. int4: drafts also read copies of the weights in 4 bits.",
             f"{n_same} of {n} answers have the text, the ids and the logits of plain decoding.",
-            "128k tokens were not measured: only the embedded model takes so many, and its prefill on a shared CPU would take too long.", ""]
-    for model, picture in pictures_of(rows).items():
-        own = [r for r in rows if r["model"] == model]
+            "128k tokens were not measured: only the embedded model takes so many, and its prefill on a shared CPU would take too long. A model has the",
+            "lengths for which this CPU had the time.", ""]
+    for model in dict.fromkeys(r["model"] for r in rows):
+        own, picture = [r for r in rows if r["model"] == model], picture_of(rows, model)
         flags = own[0]["flags"]
         text += [f"### {model}", ""]
         if flags:
             text += [f"The model runs with `{flags}`: its file has 4 bits already, which copies cannot be made of. Rounding these numbers to 4 bits once more loses",
                      "much ([quantised.md](quantised.md)), so the rows of int4 say little about models in bf16.", ""]
-        text += [f"![the share of first drafts that are accepted, by context]({picture})", "", *table(own), ""]
+        if picture:
+            text += [f"![the share of first drafts that are accepted, by context]({picture})", ""]
+        text += [*table(own), ""]
     return text + arithmetic(rows)
 
 
 def draw(args, folder):
     rows = load()
-    for model, picture in pictures_of(rows).items():
-        panels = []
+    for model in dict.fromkeys(r["model"] for r in rows):
+        panels, picture = [], picture_of(rows, model)
         for kind in KINDS:
             curves = {}
             for draft in sources():
@@ -257,4 +262,5 @@ def draw(args, folder):
                     curves[short(draft)] = points
             if curves:
                 panels.append((kind, "tokens of context", "first drafts accepted, %", "log-x lines ticks", curves))
-        sleigh_runs.draw(args.sleigh, os.path.join(folder, picture), f"{model}: acceptance of drafts by length", panels)
+        if picture:
+            sleigh_runs.draw(args.sleigh, os.path.join(folder, picture), f"{model}: acceptance of drafts by length", panels)
