@@ -2,6 +2,7 @@
 // engine_device.h, plans.h, sparse_prefill.h, observation.h.
 //
 // An engine allocates everything that the largest step needs. A step allocates nothing.
+#include "engine/draft/draft_weights.h"
 #include "engine/engine_internal.h"
 #include "kv/kv_offload.h"
 
@@ -55,10 +56,12 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
         rc = sl_fail(err, SL_ERR_ARG, "the weights of a dummy or packed model are not made yet: sl_model_materialise");
     if (!rc && e->device.backend->prepare) rc = e->device.backend->prepare(e->device.backend, &shape, err);
     if (rc) return rc;
-    rc = sl_engine_place(e, o, plan, err);
+    if (o->draft_weights) rc = sl_draft_weights_list(e, o->draft_weights, err);
+    if (!rc) rc = sl_engine_place(e, o, plan, err);
     if (!rc)
         rc = sl_model_weights_place(&e->model->weights, e->device.backend, &o->progress, &o->cancel, &o->log,
                                     &e->device.weights, err);
+    if (!rc && o->draft_weights) rc = sl_draft_weights_make(e, o, err);
     if (!rc) rc = sl_device_new_buffers(&e->device, e->n_sequences, e->n_step_rows, err);
     if (!rc) rc = sl_device_new_wide(&e->device, e->n_ctx, err);
     if (!rc) rc = new_pool(e, err);
@@ -70,6 +73,9 @@ static int check_drafts(const sl_engine *e, const sl_engine_options *o, sl_error
     const int most_sequences = 1 << 20; // so that the rows of a step are an int
     if (o->n_draft < 0 || o->n_draft > SL_MAX_DRAFT)
         return sl_fail(err, SL_ERR_ARG, "n_draft %d: expected 0 to %d", o->n_draft, SL_MAX_DRAFT);
+    if (o->draft_weights && !o->n_draft)
+        return sl_fail(err, SL_ERR_ARG, "draft_weights %.40s: expected n_draft 1 to %d with it, found 0", o->draft_weights,
+                       SL_MAX_DRAFT);
     if (o->draft_model && !o->n_draft)
         return sl_fail(err, SL_ERR_ARG, "{draft_model}: expected n_draft 1 to %d with it, found 0", SL_MAX_DRAFT);
     if (o->n_draft && e->n_sequences > most_sequences)
@@ -170,6 +176,7 @@ void sl_engine_free(sl_engine *e) {
     sl_sparse_prefill_free(e);
     sl_observation_free(e, &e->observation);
     sl_device_close(&e->device);
+    sl_model_weights_free(&e->rounded);
     sl_threads_close(e->threads);
     sl_model_free((sl_model *)e->model);
     free(e);

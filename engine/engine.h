@@ -69,6 +69,8 @@ int sl_session_load_chat(sl_engine *engine, const char *path, sl_session **out, 
 // more drafts than n_draft. SL_ERR_UNSUPPORTED: a method keeps a state from step to step. Errors of sl_attn_parse.
 int sl_engine_check_draft(const sl_engine *engine, const char *draft, const sl_attn_plan *attn, sl_error *err);
 int sl_engine_n_draft(const sl_engine *engine);
+// 1: generations with this method can have drafts on a CPU, but not on a GPU, where the method keeps a state from step to step.
+int sl_draft_needs_cpu(const sl_attn_spec *spec);
 const sl_kv_layout *sl_engine_kv_layout(const sl_engine *engine); // where K and V lie
 sl_kv_formats sl_engine_kv_formats(const sl_engine *engine);      // how their numbers are stored
 // The same as sl_engine_largest_ctx, for o->device, o->n_sequences (0: 1) and the formats of the KV cache of *o.

@@ -81,6 +81,7 @@ int sl_device_open(sl_device *d, const sl_engine_options *o, sl_error *err) {
 void sl_device_close(sl_device *d) {
     sl_kv_pool_free(&d->pool);
     sl_device_free_buffers(d);
+    sl_model_weights_free(&d->draft_weights);
     sl_model_weights_free(&d->weights);
     if (d->backend && d->backend->free) d->backend->free(d->backend);
 }

@@ -43,7 +43,10 @@ typedef struct sl_device {
     const sl_backend *backend;
     const sl_attn_runner *attention;
     sl_model_weights weights; // the model's, in the backend's memory
-    sl_kv_formats formats;    // of the pool
+    // The same with matrices in fewer bits, for drafts; fields NULL: none. draft_bytes: memory that they take in addition
+    sl_model_weights draft_weights;
+    size_t draft_bytes;
+    sl_kv_formats formats; // of the pool
     sl_kv_pool pool;
     sl_kv_layout kv;                   // where K and V lie
     int n_pages;                       // of the pool

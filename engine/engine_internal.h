@@ -41,6 +41,11 @@ int sl_model_need_tokenizer(const sl_model *model, sl_error *err); // SL_ERR_ARG
 size_t sl_model_bytes_to_allocate(const sl_model *model);          // weights that do not lie in allocated memory (CPU)
 int sl_model_device_makes(const sl_model *model,
                           const sl_backend *be); // 1: the backend makes the dummy weights when placing them
+// A second list of the model's weights, whose matrices are to be rounded to a format ("int4"); head and embedding as with
+// {weights} (models/quantise.h). It has no data yet. SL_ERR_ARG: the model's matrices are not plain, or have this format.
+int sl_model_list_rounded(const sl_model *model, const char *format, sl_model_weights *out, sl_error *err);
+// Rounds them, in memory of the list. SL_ERR_MEMORY; errors of sl_quantise.
+int sl_model_make_rounded(const sl_model *model, sl_model_weights *list, const sl_cancel *cancel, sl_error *err);
 
 struct sl_engine {
     atomic_int n_users;  // the caller, and each session
@@ -64,7 +69,9 @@ struct sl_engine {
     sl_attn_stats stats;
     uint64_t n_batches; // batches that were checked
     sl_draft_costs draft_costs;
-    sl_engine *draft; // of the draft model; only calls of this engine use it; NULL: none
+    sl_engine *draft;         // of the draft model; only calls of this engine use it; NULL: none
+    const char *draft_format; // of device.draft_weights: "int4"; NULL: there are none
+    sl_model_weights rounded; // on the CPU the memory of device.draft_weights
     sl_matchers matchers;
 };
 

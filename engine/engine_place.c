@@ -19,12 +19,13 @@ enum {
 
 // ---- K and V in the backend's memory ----
 
-// Bytes that the engine will still allocate on this backend, without the KV cache.
-static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_step_rows, int max_rows) {
+// Bytes that the engine will still allocate on this device, without the KV cache.
+static size_t fixed_bytes(const sl_model *model, const sl_device *d, int n_step_rows, int max_rows) {
     const sl_config *c = &model->config;
+    const sl_backend *be = d->backend;
     size_t weights = be->is_device ? sl_model_weights_placed_bytes(&model->weights, be) : sl_model_bytes_to_allocate(model);
     size_t scratch = c->arch->scratch_size(c, be, max_rows);
-    return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_step_rows * c->n_vocab * sizeof(float);
+    return RESERVE_BYTES + weights + d->draft_bytes + scratch + 2 * (size_t)n_step_rows * c->n_vocab * sizeof(float);
 }
 
 // Tokens whose K and V fit beside the rest. A layer of one sequence also has a copy as bf16 (sl_pass_buffers.wide): of copy_ctx
@@ -32,7 +33,7 @@ static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_ste
 static size_t largest_cache(const sl_model *model, const sl_device *d, int n_step_rows, int max_rows, int n_sharing,
                             int copy_ctx) {
     const sl_config *c = &model->config;
-    size_t fixed = fixed_bytes(model, d->backend, n_step_rows, max_rows), all = d->backend->free_memory(d->backend);
+    size_t fixed = fixed_bytes(model, d, n_step_rows, max_rows), all = d->backend->free_memory(d->backend);
     size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, d->formats);
     size_t wide = sl_device_wide_bytes(d, c);
     fixed += wide * copy_ctx;
@@ -68,19 +69,20 @@ static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
     const sl_config *c = &e->model->config;
     const sl_backend *be = e->device.backend;
     double gib = 1 << 30, free = be->free_memory(be) / gib;
-    double fixed = fixed_bytes(e->model, be, e->n_step_rows, e->device.pass.max_rows) / gib;
+    double fixed = fixed_bytes(e->model, &e->device, e->n_step_rows, e->device.pass.max_rows) / gib;
     size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, e->device.formats);
     double wide = (double)sl_device_wide_bytes(&e->device, c) * n_ctx / gib;
     double kv = (double)row * n_ctx * e->n_sequences / gib + wide;
     int most = (int)((free - fixed - wide) / (kv - wide) * e->n_sequences);
+    const char *what = e->device.draft_bytes ? "weights, their copies for drafts" : "weights";
     if (fits <= 0)
-        return sl_fail(err, SL_ERR_MEMORY, "%s: weights and scratch memory need %.2f GiB, %.2f are free: %.2f GiB are missing",
-                       be->name, fixed, free, fixed - free > 0 ? fixed - free : 0.01);
+        return sl_fail(err, SL_ERR_MEMORY, "%s: %s and scratch memory need %.2f GiB, %.2f are free: %.2f GiB are missing",
+                       be->name, what, fixed, free, fixed - free > 0 ? fixed - free : 0.01);
     return sl_fail(err, SL_ERR_MEMORY,
-                   "%s: {n_ctx} %d does not fit into memory with %d sequence(s): %.2f GiB of KV cache and %.2f GiB of weights "
+                   "%s: {n_ctx} %d does not fit into memory with %d sequence(s): %.2f GiB of KV cache and %.2f GiB of %s "
                    "and scratch memory, %.2f GiB free: %.2f GiB are missing. The largest that fits is {n_ctx} %d, or %d "
                    "sequence(s) of %d",
-                   be->name, n_ctx, e->n_sequences, kv, fixed, free, kv + fixed - free, fits, most > 0 ? most : 0, n_ctx);
+                   be->name, n_ctx, e->n_sequences, kv, fixed, what, free, kv + fixed - free, fits, most > 0 ? most : 0, n_ctx);
 }
 
 // The context that the user wants, before memory limits it.
@@ -170,7 +172,7 @@ static sl_kv_demand demand_of(const sl_engine *e, const sl_engine_options *o, co
     size_t scratch = e->device.attention->offloaded_scratch ? e->device.attention->offloaded_scratch(e, plan, SL_PAGE) : 0;
     return (sl_kv_demand){.row = row,
                           .proposing = proposing_of(e, plan),
-                          .fixed = fixed_bytes(e->model, e->device.backend, e->n_step_rows, e->device.pass.max_rows) + scratch,
+                          .fixed = fixed_bytes(e->model, &e->device, e->n_step_rows, e->device.pass.max_rows) + scratch,
                           .n_ctx = n_ctx,
                           .n_sequences = e->n_sequences,
                           .n_pages = sl_kv_pages_of(o->kv_tokens),

@@ -73,14 +73,16 @@ static void make_numbers(const sl_tensor *t, dummy_tables *tables, const sl_prog
     }
 }
 
-// Makes every weight: plain ones in the memory of their tensors, and those that are rounded in a buffer.
-static int make_dummy(sl_model_weights *w, sl_tensors *tensors, const sl_progress *progress, sl_error *err) {
+// Makes every weight: plain ones in the memory of their tensors, unless only_rounded, and those that are rounded in a buffer.
+static int make_dummy(sl_model_weights *w, const sl_tensors *tensors, int only_rounded, const sl_progress *progress,
+                      sl_error *err) {
     size_t done = 0, total = sl_tensors_bytes(tensors);
     dummy_tables tables = {.quantiles = malloc(2 * SL_DUMMY_QUANTILES * sizeof *tables.quantiles)};
     int rc = tables.quantiles ? 0 : sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
     for (int i = 0; !rc && i < w->n_tensors; i++) {
         const sl_tensor *t = w->tensors[i].same_as ? NULL : sl_tensors_find(tensors, w->tensors[i].shape.name);
         int rounded = t && w->tensors[i].recipe.making == SL_MADE_ROUNDED;
+        if (only_rounded && !rounded) continue;
         bf16 *buffer = rounded ? malloc(t->n_bytes) : NULL;
         if (rounded && !buffer)
             rc = sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
@@ -113,7 +115,7 @@ static int make_weights(sl_model *model, const sl_progress *progress, const sl_c
     *out = (sl_model_weights){0};
     if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->quant, out, err);
     if (!rc) rc = sl_model_weights_allocate(out, err);
-    if (!rc && model->is_dummy) rc = make_dummy(out, model->tensors, progress, err);
+    if (!rc && model->is_dummy) rc = make_dummy(out, model->tensors, 0, progress, err);
     if (!rc && !model->is_dummy) rc = make_quantised(out, progress, cancel, err);
     if (!rc) return 0;
     sl_model_weights_free(out);
@@ -139,4 +141,41 @@ int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *prog
     sl_model_weights_free(&model->weights);
     model->weights = made;
     return 0;
+}
+
+// ---- a second list ----
+
+// SL_ERR_ARG: a matrix is packed in a GGUF file.
+static int check_plain(const sl_model *model, const sl_model_weights *list, const char *format, sl_error *err) {
+    for (int i = 0; !model->is_dummy && i < list->n_tensors; i++) {
+        const sl_model_tensor *t = &list->tensors[i];
+        if (t->recipe.making == SL_MADE_ROUNDED && !t->recipe.plain.data)
+            return sl_fail(err, SL_ERR_ARG, "{draft} weights=%s: %s of %s is quantised already; expected plain weights", format,
+                           t->shape.name, model->name);
+    }
+    return 0;
+}
+
+int sl_model_list_rounded(const sl_model *model, const char *format, sl_model_weights *out, sl_error *err) {
+    sl_quant quant = {.activations = model->quant.activations};
+    int rc = sl_quantise_parse(&(sl_quantise_texts){.weights = format}, &quant.round, err);
+    if (rc) return rc;
+    if (model->quant.method)
+        return sl_fail(err, SL_ERR_ARG,
+                       "{draft} weights=%s: the weights of %s are quantised already (%.40s); expected plain weights", format,
+                       model->name, model->quant.method);
+    if (model->quant.round.linear.format == quant.round.linear.format)
+        return sl_fail(err, SL_ERR_ARG,
+                       "{draft} weights=%s: the weights of %s are %s already ({weights}); expected another format", format,
+                       model->name, format);
+    rc = sl_model_weights_bind(&model->config, model->tensors, &quant, out, err);
+    if (!rc) rc = check_plain(model, out, format, err);
+    if (rc) sl_model_weights_free(out);
+    return rc;
+}
+
+int sl_model_make_rounded(const sl_model *model, sl_model_weights *list, const sl_cancel *cancel, sl_error *err) {
+    int rc = sl_model_weights_allocate(list, err);
+    if (rc) return rc;
+    return model->is_dummy ? make_dummy(list, model->tensors, 1, NULL, err) : make_quantised(list, NULL, cancel, err);
 }

@@ -22,10 +22,11 @@ static void free_plan(sl_engine *e, sl_plan *plan) {
     free(plan);
 }
 
-int sl_plan_take(sl_engine *e, const sl_attn_plan *methods, sl_plan *replaced, sl_plan **out, sl_error *err) {
+int sl_plan_take(sl_engine *e, const sl_attn_plan *methods, int draft_weights, sl_plan *replaced, sl_plan **out,
+                 sl_error *err) {
     SL_CHECK(methods->n_layers == e->geom.n_layers);
     for (sl_plan *p = e->plans.first; p; p = p->next)
-        if (sl_attn_plan_same(&p->methods, methods)) {
+        if (p->has_draft_weights == draft_weights && sl_attn_plan_same(&p->methods, methods)) {
             *out = sl_plan_share(p);
             return 0;
         }
@@ -38,6 +39,7 @@ int sl_plan_take(sl_engine *e, const sl_attn_plan *methods, sl_plan *replaced, s
         return rc;
     }
     if (replaced) e->device.backend->forget(e->device.backend); // recordings may hold the workspace that this plan has taken
+    made->has_draft_weights = draft_weights;
     made->n_users = 1, made->number = ++e->plans.n_made, made->next = e->plans.first;
     *out = e->plans.first = made;
     return 0;
@@ -63,13 +65,13 @@ int sl_plan_methods_of(const sl_engine *e, const char *attn, sl_attn_plan *out, 
     return rc ? rc : sl_attn_plan_init(out, e->geom.n_layers, &spec, err);
 }
 
-int sl_plan_parse(sl_engine *e, const char *attn, sl_plan **out, sl_error *err) {
+int sl_plan_parse(sl_engine *e, const char *attn, int draft_weights, sl_plan **out, sl_error *err) {
     sl_attn_plan methods;
     int rc = sl_plan_methods_of(e, attn, &methods, err);
     if (rc) return rc;
     rc = sl_engine_enter(e, err);
     if (!rc) {
-        rc = sl_plan_take(e, &methods, NULL, out, err);
+        rc = sl_plan_take(e, &methods, draft_weights, NULL, out, err);
         sl_engine_leave(e);
     }
     sl_attn_plan_free(&methods);
@@ -80,7 +82,7 @@ int sl_plan_parse(sl_engine *e, const char *attn, sl_plan **out, sl_error *err) 
 
 int sl_plan_set(sl_engine *e, const sl_attn_plan *methods, sl_error *err) {
     sl_plan *plan;
-    int rc = sl_plan_take(e, methods, e->plans.of_engine, &plan, err);
+    int rc = sl_plan_take(e, methods, 0, e->plans.of_engine, &plan, err);
     if (rc) return rc;
     sl_plan_drop(e, e->plans.of_engine);
     e->plans.of_engine = plan;

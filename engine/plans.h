@@ -11,7 +11,8 @@ typedef struct sl_plan {
     int n_users;
     uint32_t number; // no other plan of the engine ever has it: recordings and states of sessions name their plan by it
     sl_attn_plan methods;
-    void *ws; // workspace of attention on a device. Kernels keep counters in it between steps
+    int has_draft_weights; // 1: its steps read sl_device.draft_weights, 0: the model's weights
+    void *ws;              // workspace of attention on a device. Kernels keep counters in it between steps
     size_t ws_size;
     size_t *ws_at;      // [n_layers] offset of a layer's part of ws. A method reads there what its last call wrote
     size_t exact_ws_at; // of dense attention, for sequences with few rows
@@ -32,12 +33,13 @@ typedef struct sl_plans {
 } sl_plans;
 
 // The engine's plan with these methods, made if there is none; the caller drops it. The caller has entered the engine.
-// replaced: a plan that the caller drops next, whose workspace the new plan may take; NULL: none. SL_ERR_UNSUPPORTED: this
-// device does not offer a method.
-int sl_plan_take(sl_engine *e, const sl_attn_plan *methods, sl_plan *replaced, sl_plan **out, sl_error *err);
-int sl_plan_parse(sl_engine *e, const char *attn, sl_plan **out, sl_error *err); // the same, and enters the engine itself
-sl_plan *sl_plan_share(sl_plan *plan);                                           // one more user. NULL: returns NULL
-void sl_plan_drop(sl_engine *e, sl_plan *plan);                                  // plan may be NULL
+// draft_weights: sl_plan.has_draft_weights. replaced: a plan that the caller drops next, whose workspace the new plan may take;
+// NULL: none. SL_ERR_UNSUPPORTED: this device does not offer a method.
+int sl_plan_take(sl_engine *e, const sl_attn_plan *methods, int draft_weights, sl_plan *replaced, sl_plan **out, sl_error *err);
+// The same, and enters the engine itself.
+int sl_plan_parse(sl_engine *e, const char *attn, int draft_weights, sl_plan **out, sl_error *err);
+sl_plan *sl_plan_share(sl_plan *plan);          // one more user. NULL: returns NULL
+void sl_plan_drop(sl_engine *e, sl_plan *plan); // plan may be NULL
 int sl_plan_methods_of(const sl_engine *e, const char *attn, sl_attn_plan *out, sl_error *err);
 int sl_plan_set(sl_engine *e, const sl_attn_plan *methods, sl_error *err); // sl_engine_set_plan of an entered engine
 void sl_session_use_plan(sl_session *s, sl_plan *plan);                    // NULL: the engine's plan

@@ -167,8 +167,11 @@ typedef struct sl_engine_options {
     int prefill_chunk;           // tokens of one prefill pass; 0: 512, on a GPU 2048
     int n_draft;                 // most drafts of a session in a step (sl_generation.draft), 0 to SL_MAX_DRAFT
     const sl_model *draft_model; // for the draft source "model": a smaller model of the same vocabulary; NULL: none
-    const char *device;          // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
-    const char *attn;            // attention of decode steps: "dense", "santa-prop:S=128" (docs/methods.md); NULL: "dense"
+    // For drafts of the model itself with weights in fewer bits ("self:weights=int4"): copies of its matrices in this format,
+    // "int4", "int8" or "fp8"; NULL: none
+    const char *draft_weights;
+    const char *device; // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
+    const char *attn;   // attention of decode steps: "dense", "santa-prop:S=128" (docs/methods.md); NULL: "dense"
     // A decode step of a sequence of fewer rows attends to every row, with the bits of "dense", because with few rows this
     // takes less time than a method's draws. -1: a number for each method (docs/methods.md); 0: no step does. Dense attention
     // and K and V in host memory are not concerned.

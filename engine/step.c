@@ -101,6 +101,7 @@ static void run_groups(const sl_run *runs, int n) {
         int n_rows = n_rows_of(runs + first, m), row = runs[first].row;
         sl_batch step = sl_pass_batch(&e->device, row, first, m, n_rows, SL_LINEAR_DECODE);
         step.n_out = n_rows;
+        if (sl_session_plan(runs[first].session)->has_draft_weights) step.weights = &e->device.draft_weights;
         if (be->run_step && !e->observation.observer.fn)
             be->run_step(be, key_of(sl_session_plan(runs[first].session), &step, row), arch->forward, &step);
         else

@@ -65,7 +65,7 @@ int sl_stream_set_options(sl_stream *s, const sl_generation *o, sl_error *err) {
     int rc = sl_sampler_new(&sampling, model_of(s)->config.n_vocab, &sampler, err);
     if (!rc && o->n_stop) rc = sl_stopper_new(o->stop, o->n_stop, &stopper, err);
     if (!rc && o->grammar) rc = sl_guide_new(s->session->engine, o->grammar, o->grammar_after, &guide, err);
-    if (!rc && o->attn) rc = sl_plan_parse(s->session->engine, o->attn, &plan, err);
+    if (!rc && o->attn) rc = sl_plan_parse(s->session->engine, o->attn, 0, &plan, err);
     if (!rc && o->draft) rc = sl_drafter_new(s->session->engine, o->draft, &drafter, err);
     if (rc) {
         sl_plan_drop(s->session->engine, plan);
@@ -152,7 +152,7 @@ int sl_stream_set_plan(sl_stream *s, const sl_attn_plan *methods, sl_error *err)
     sl_plan *plan;
     int rc = sl_engine_enter(e, err);
     if (rc) return rc;
-    rc = sl_plan_take(e, methods, NULL, &plan, err);
+    rc = sl_plan_take(e, methods, 0, NULL, &plan, err);
     if (!rc) {
         sl_plan_drop(e, s->plan);
         s->plan = plan;

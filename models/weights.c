@@ -60,7 +60,7 @@ int sl_model_weights_init(const sl_config *c, sl_model_weights *w, sl_error *err
 void sl_model_weights_free(sl_model_weights *w) {
     free(w->tensors);
     free(w->fields);
-    free(w->rope.inv_freq);
+    if (!w->shares_rope) free(w->rope.inv_freq);
     if (w->made) munmap(w->made, w->made_size);
     *w = (sl_model_weights){0};
 }
@@ -333,5 +333,53 @@ int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, cons
         sl_model_weights_free(placed);
     else
         log_unpacked(w, placed, log), log_plain_inputs(w, placed, log);
+    return rc;
+}
+
+// ---- a second list ----
+
+static int is_rounded(const sl_model_weights *w, int i) {
+    return w->tensors[i].recipe.making == SL_MADE_ROUNDED;
+}
+
+size_t sl_model_weights_rounded_bytes(const sl_model_weights *w, const sl_backend *be) {
+    size_t total = 0;
+    for (int i = 0, n; i < w->n_tensors; i += n) {
+        n = 1;
+        if (!is_rounded(w, i)) continue;
+        total += be->placed_bytes ? placed_bytes(w, be, i, &n) : sl_recipe_bytes(&w->tensors[i].recipe, w->tensors[i].weight);
+    }
+    return total;
+}
+
+// Weights that are joined are all rounded, or none of them is: all are matrices, or all are vectors.
+static int place_rounded(const sl_model_weights *w, const sl_backend *be, const sl_cancel *cancel, sl_model_weights *placed,
+                         sl_error *err) {
+    int rc = 0;
+    for (int i = 0, n; !rc && i < w->n_tensors; i += n) {
+        sl_weight *group[MOST_JOINED];
+        n = 1;
+        if (!is_rounded(w, i)) continue;
+        rc = sl_cancel_poll(cancel, err);
+        if (!rc) rc = be->place(be, group, n = joined(placed, i, group), err);
+    }
+    return rc;
+}
+
+int sl_model_weights_place_rounded(const sl_model_weights *w, const sl_backend *be, const sl_model_weights *first,
+                                   const sl_cancel *cancel, const sl_log *log, sl_model_weights *placed, sl_error *err) {
+    int rc = sl_model_weights_init(w->config, placed, err);
+    if (rc) return rc;
+    free(placed->rope.inv_freq);
+    placed->rope = first->rope, placed->shares_rope = 1;
+    for (int i = 0; i < w->n_tensors; i++)
+        *placed->tensors[i].weight = is_rounded(w, i) ? *w->tensors[i].weight : *first->tensors[i].weight;
+    if (be->place) rc = place_rounded(w, be, cancel, placed, err);
+    for (int i = 0; i < w->n_tensors; i++)
+        if (placed->tensors[i].same_as) *placed->tensors[i].weight = *placed->tensors[i].same_as;
+    if (rc)
+        sl_model_weights_free(placed);
+    else
+        log_unpacked(w, placed, log);
     return rc;
 }

@@ -34,6 +34,7 @@ typedef struct sl_model_weights {
     sl_model_tensor *tensors; // [n_tensors], in the order of declaration
     int n_tensors, capacity;
     int is_out_of_memory; // 1: an sl_model_weights_add failed
+    int shares_rope;      // 1: rope belongs to another list
     char *made;           // [made_size] memory of the weights that recipes make; NULL: none, or not made yet
     size_t made_size;
 } sl_model_weights;
@@ -78,6 +79,12 @@ int sl_model_weights_make(sl_model_weights *w, int i, const void *plain, sl_erro
 int sl_model_weights_place(const sl_model_weights *w, const sl_backend *backend, const sl_progress *progress,
                            const sl_cancel *cancel, const sl_log *log, sl_model_weights *placed, sl_error *err);
 size_t sl_model_weights_placed_bytes(const sl_model_weights *w, const sl_backend *backend); // that the placing allocates
+// The same for a second list of a model whose first list is placed already: only the weights that were rounded get memory. The
+// others, and the rotations, are those of `first`, which must outlive *placed. (A backend keeps one table of rotations.) Writes
+// a line when the backend makes bf16 of rounded weights.
+int sl_model_weights_place_rounded(const sl_model_weights *w, const sl_backend *backend, const sl_model_weights *first,
+                                   const sl_cancel *cancel, const sl_log *log, sl_model_weights *placed, sl_error *err);
+size_t sl_model_weights_rounded_bytes(const sl_model_weights *w, const sl_backend *backend); // that this placing allocates
 void sl_model_weights_free(sl_model_weights *w);
 int sl_model_weights_have_data(const sl_model_weights *w);       // 0: weights that are not made yet
 size_t sl_model_weights_bytes(const sl_model_weights *w);        // bytes of all weights, in the formats that operations read

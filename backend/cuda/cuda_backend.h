@@ -11,7 +11,11 @@
 #include <cuda_runtime_api.h>
 
 enum {
-    SL_MAX_GRAPHS = 128, // steps with drafts have many numbers of rows
+    // Recordings. Without drafts, a run needs one for each number of sequences. With drafts, a pass of up to N sequences has any
+    // number of rows up to N (1 + n_draft), and the steps of each method that drafts have up to N rows: 32 sequences with 8
+    // drafts and the two methods of `auto` need 32 (1 + 8) + 32 + 2 * 32 = 384. Sequences that attend exactly because they are
+    // short, and drafts of both methods in one pass, need more for a while; the least recently used ones make room.
+    SL_MAX_GRAPHS = 384,
     SL_BRANCHES = 4,
     SL_MAX_GEMMS = 64,
     SL_LT_WORKSPACE = 32 << 20, // bytes of scratch memory for cuBLASLt

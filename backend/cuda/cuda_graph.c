@@ -6,6 +6,30 @@
 
 #include <string.h>
 
+// The recording that was replayed least recently. There is one.
+static int oldest_graph(const sl_cuda *c) {
+    int oldest = 0;
+    for (int i = 1; i < c->n_graphs; i++)
+        if (c->graphs[i].used < c->graphs[oldest].used) oldest = i;
+    return oldest;
+}
+
+static void drop_graph(sl_cuda *c, int i) {
+    cudaGraphExecDestroy(c->graphs[i].exec);
+    c->graphs[i] = c->graphs[--c->n_graphs];
+}
+
+// Recordings take memory of the GPU, which the KV cache may have taken: an older recording makes room.
+static cudaError_t instantiate(sl_cuda *c, cudaGraphExec_t *exec, cudaGraph_t graph) {
+    cudaError_t rc = cudaGraphInstantiate(exec, graph, 0);
+    while (rc == cudaErrorMemoryAllocation && c->n_graphs > 0) {
+        cudaGetLastError(); // clears it
+        drop_graph(c, oldest_graph(c));
+        rc = cudaGraphInstantiate(exec, graph, 0);
+    }
+    return rc;
+}
+
 static cudaGraphExec_t record(sl_cuda *c, void (*forward)(const struct sl_batch *batch), const struct sl_batch *batch) {
     static const char what[] = "recording a step";
     cudaGraph_t graph = NULL;
@@ -13,23 +37,13 @@ static cudaGraphExec_t record(sl_cuda *c, void (*forward)(const struct sl_batch 
     if (sl_cuda_keep_error(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), what)) return NULL;
     forward(batch);
     if (sl_cuda_keep_error(c, cudaStreamEndCapture(c->stream, &graph), what)) return NULL;
-    sl_cuda_keep_error(c, cudaGraphInstantiate(&exec, graph, 0), what);
+    sl_cuda_keep_error(c, instantiate(c, &exec, graph), what);
     cudaGraphDestroy(graph);
     return exec;
 }
 
 static int is_same(sl_step_key a, sl_step_key b) {
     return a.n == b.n && a.first == b.first && a.plan == b.plan && !memcmp(a.exact_rows, b.exact_rows, sizeof a.exact_rows);
-}
-
-// Where the next recording goes: behind the others, or in the place of the one that was replayed least recently.
-static int place_for_graph(sl_cuda *c) {
-    if (c->n_graphs < SL_MAX_GRAPHS) return c->n_graphs++;
-    int oldest = 0;
-    for (int i = 1; i < SL_MAX_GRAPHS; i++)
-        if (c->graphs[i].used < c->graphs[oldest].used) oldest = i;
-    cudaGraphExecDestroy(c->graphs[oldest].exec);
-    return oldest;
 }
 
 void sl_cuda_run_step(const sl_backend *be, sl_step_key key, void (*forward)(const struct sl_batch *batch),
@@ -49,7 +63,8 @@ void sl_cuda_run_step(const sl_backend *be, sl_step_key key, void (*forward)(con
     if (c->first_error.code) return;
     cudaGraphExec_t exec = record(c, forward, batch);
     if (!exec) return;
-    int i = place_for_graph(c);
+    if (c->n_graphs == SL_MAX_GRAPHS) drop_graph(c, oldest_graph(c));
+    int i = c->n_graphs++;
     c->graphs[i].key = key, c->graphs[i].exec = exec, c->graphs[i].used = c->n_steps;
 }
 

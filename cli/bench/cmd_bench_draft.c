@@ -40,6 +40,7 @@ typedef struct bench {
     cli_ints depths;
     char *drafts[1 + MOST_DRAFTS]; // [n_drafts]; the first one, NULL, is plain decoding
     int n_drafts, n_gen, n_most;   // n_most: drafts of a step
+    const char *weights;           // of the drafts that name a format; NULL: none does
     sl_model *model, *draft_model; // draft_model NULL: none
     sl_engine *engine;
     sl_session **sessions; // [n_seqs] of a pass; texts use the first one
@@ -70,6 +71,10 @@ static int add_drafts(bench *b, const char *list, sl_error *err) {
             return rc;
         }
         if (spec.most > b->n_most) b->n_most = spec.most;
+        if (spec.weights && b->weights && strcmp(spec.weights, b->weights))
+            rc = sl_fail(err, SL_ERR_ARG, "--draft: weights=%s and weights=%s: expected one format of all drafts", b->weights,
+                         spec.weights);
+        if (spec.weights) b->weights = spec.weights;
         b->drafts[b->n_drafts++] = word;
     }
     return rc;
@@ -133,7 +138,7 @@ static int make_prompt(bench *b, sl_error *err) {
 static int new_engine(bench *b, sl_error *err) {
     sl_engine_options options = cli_engine_options(b->o->run, b->device);
     options.n_ctx = most_rows(b), options.n_sequences = b->n_seqs;
-    options.n_draft = b->n_most, options.draft_model = b->draft_model;
+    options.n_draft = b->n_most, options.draft_weights = b->weights, options.draft_model = b->draft_model;
     int rc = cli_exact_below(&b->o->run->attention, &options.exact_below, err);
     if (!rc) rc = sl_engine_new(b->model, &options, &b->engine, err);
     if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend);

@@ -146,7 +146,7 @@ static void put_optional(const cli_answer *a, json_t *out) {
     if (a->t->n_logprobs >= 0) json_object_set_new(out, "logprobs", cli_logprobs_json(tokens, n, tok));
     const char *draft = cli_draft(&a->t->run->options->drafts);
     const sl_draft_counts drafts = sl_stream_draft_counts(a->t->stream);
-    if (draft) json_object_set_new(out, "drafts", sl_draft_counts_json(&drafts, draft, a->t->run->n_draft));
+    if (draft) json_object_set_new(out, "drafts", sl_draft_counts_json(&drafts, draft, a->t->run->drafts.n_draft));
     if (!a->with_prompt) return;
     json_object_set_new(out, "prompt", cli_ids_text_json(tok, a->prompt));
     json_object_set_new(out, "prompt_ids", cli_ids_json(a->prompt));

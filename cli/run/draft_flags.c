@@ -10,7 +10,7 @@ const char *cli_draft(const cli_draft_options *o) {
     return o->draft && strcmp(o->draft, "none") ? o->draft : NULL;
 }
 
-int cli_draft_most(const cli_draft_options *o, const cli_stats_options *stats, const char *device, int *n_draft,
+int cli_draft_need(const cli_draft_options *o, const cli_stats_options *stats, const char *device, cli_draft_needs *out,
                    sl_error *err) {
     sl_draft_spec spec = {.most = 0};
     const char *draft = cli_draft(o);
@@ -26,6 +26,6 @@ int cli_draft_most(const cli_draft_options *o, const cli_stats_options *stats, c
     }
     if (rc) return rc;
     int by_request = o->by_request && !sl_device_is_gpu(device) ? SL_DRAFT_MOST : 0;
-    *n_draft = spec.most > by_request ? spec.most : by_request;
+    *out = (cli_draft_needs){.n_draft = spec.most > by_request ? spec.most : by_request, .weights = spec.weights};
     return 0;
 }

@@ -30,6 +30,11 @@ sl_engine_options cli_engine_options(const cli_run_options *o, const char *devic
                                .seed = o->sampling.seed};
 }
 
+// What a GPU does not offer; name NULL: nothing. with: what it does not offer it with, "" or as in " with a KV cache of fp8".
+typedef struct missing {
+    const char *name, *with, *format;
+} missing;
+
 // auto always runs on a GPU: the calibration table of a GPU names only methods that run there with a bf16 cache, and those that
 // `auto` measures itself run there with every cache.
 static int runs_on_gpu(const sl_attn_spec *spec, int is_bf16) {
@@ -73,17 +78,6 @@ static const char *missing_prefill(const cli_attention_options *o) {
     return o->prefill_check ? "--prefill-check" : NULL;
 }
 
-// The first method of --draft that a GPU does not offer; NULL: there is none, or the flag has an error. A draft model has a
-// cache of bf16.
-static const char *missing_in_draft(const cli_draft_options *o, int is_bf16) {
-    sl_draft_spec draft;
-    sl_attn_spec spec;
-    if (!cli_draft(o) || sl_draft_parse(cli_draft(o), &draft, NULL)) return NULL;
-    for (int i = 0; i < draft.n_methods; i++)
-        if (!sl_attn_parse(draft.attn[i], &spec, NULL) && !runs_on_gpu(&spec, is_bf16 || draft.of_model)) return name_of(&spec);
-    return NULL;
-}
-
 static sl_kv_formats formats_of(const cli_device_options *o) { // bf16 for flags with an error, which is reported later
     sl_kv_formats formats;
     return cli_kv_formats(o, &formats, NULL) ? (sl_kv_formats){0} : formats;
@@ -98,27 +92,59 @@ const char *cli_cache_device(const cli_device_options *o) {
     return !strcmp(o->name, "auto") && formats.k != formats.v ? "cpu" : o->name;
 }
 
-const char *cli_pick_device(const cli_run_options *o, const sl_attn_spec *specs, int n) {
-    const char *missing = o->stats.path ? "--stats (counts of single heads)" : NULL;
+static missing missing_method(const sl_attn_spec *spec, sl_format format, int is_bf16, int has_drafts) {
+    if (!runs_on_gpu(spec, is_bf16)) {
+        int needs_bf16 = runs_on_gpu(spec, 1);
+        return (missing){name_of(spec), needs_bf16 ? " with a KV cache of " : "", needs_bf16 ? sl_formats[format].name : ""};
+    }
+    return has_drafts && sl_draft_needs_cpu(spec) ? (missing){name_of(spec), " with --draft", ""} : (missing){0};
+}
+
+// The first method of decode steps that a GPU does not offer.
+static missing missing_decode(const cli_run_options *o, const sl_attn_spec *specs, int n, sl_format format, int is_bf16) {
+    int has_drafts = cli_draft(&o->drafts) || o->drafts.drafts.n;
+    missing found = {0};
+    for (int i = 0; !found.name && i < n; i++) found = missing_method(&specs[i], format, is_bf16, has_drafts);
+    for (int i = 0; !found.name && i < o->attention.attn_layers.n; i++) {
+        const char *text = strchr(o->attention.attn_layers.items[i], '=');
+        sl_attn_spec spec;
+        if (text && !sl_attn_parse(text + 1, &spec, NULL)) found = missing_method(&spec, format, is_bf16, has_drafts);
+    }
+    return found;
+}
+
+// The first method of --draft that a GPU does not offer; none also if the flag has an error. A draft model has a cache of bf16.
+static missing missing_in_draft(const cli_draft_options *o, sl_format format, int is_bf16) {
+    sl_draft_spec draft;
+    sl_attn_spec spec;
+    missing found = {0};
+    if (!cli_draft(o) || sl_draft_parse(cli_draft(o), &draft, NULL)) return found;
+    for (int i = 0; !found.name && i < draft.n_methods; i++)
+        if (!sl_attn_parse(draft.attn[i], &spec, NULL)) found = missing_method(&spec, format, is_bf16 || draft.of_model, 1);
+    return found;
+}
+
+static missing missing_in_run(const cli_run_options *o, const sl_attn_spec *specs, int n) {
     sl_kv_formats formats = formats_of(&o->device);
     int is_bf16 = formats.k == SL_BF16 && formats.v == SL_BF16;
-    int with_cache = 0; // 1: a GPU offers `missing` with a bf16 cache
-    if (formats.k != formats.v) missing = "a KV cache whose K and V have different types";
+    missing found = {0};
+    if (formats.k != formats.v)
+        found.name = "a KV cache whose K and V have different types";
+    else if (o->stats.path)
+        found.name = "--stats (counts of single heads)";
+    if (!found.name) found = missing_decode(o, specs, n, formats.k, is_bf16);
+    if (!found.name) found = missing_in_draft(&o->drafts, formats.k, is_bf16);
+    if (!found.name) found.name = missing_prefill(&o->attention);
+    if (!found.with) found.with = found.format = "";
+    return found;
+}
+
+const char *cli_pick_device(const cli_run_options *o, const sl_attn_spec *specs, int n) {
     if (!strcmp(o->device.name, "cuda")) return gpu_of(&o->device);
     if (strcmp(o->device.name, "auto")) return o->device.name;
     if (!sl_device_is_gpu("auto")) return "cpu";
-    for (int i = 0; !missing && i < n; i++)
-        if (!runs_on_gpu(&specs[i], is_bf16)) missing = name_of(&specs[i]), with_cache = runs_on_gpu(&specs[i], 1);
-    for (int i = 0; !missing && i < o->attention.attn_layers.n; i++) {
-        const char *text = strchr(o->attention.attn_layers.items[i], '=');
-        sl_attn_spec spec;
-        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec, is_bf16))
-            missing = name_of(&spec), with_cache = runs_on_gpu(&spec, 1);
-    }
-    if (!missing) missing = missing_in_draft(&o->drafts, is_bf16);
-    if (!missing) missing = missing_prefill(&o->attention);
-    if (!missing) return gpu_of(&o->device);
-    fprintf(stderr, "device: cpu, because a GPU does not offer %s%s%s\n", missing, with_cache ? " with a KV cache of " : "",
-            with_cache ? sl_formats[formats.k].name : "");
+    missing found = missing_in_run(o, specs, n);
+    if (!found.name) return gpu_of(&o->device);
+    fprintf(stderr, "device: cpu, because a GPU does not offer %s%s%s\n", found.name, found.with, found.format);
     return "cpu";
 }

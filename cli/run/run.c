@@ -26,7 +26,8 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err) {
     cli_progress bar;
     sl_engine_options options = cli_engine_options(run->options, run->device);
     options.n_ctx = n_ctx, options.n_sequences = n_sequences, options.kv_tokens = run->options->device.kv_tokens;
-    options.exact_below = run->exact_below, options.n_draft = run->n_draft, options.draft_model = run->draft_model;
+    options.exact_below = run->exact_below, options.n_draft = run->drafts.n_draft, options.draft_weights = run->drafts.weights;
+    options.draft_model = run->draft_model;
     options.progress = (sl_progress){.fn = cli_progress_update, .ctx = &bar};
     cli_progress_begin(&bar, "upload", "tensors");
     int rc = sl_engine_new_planned(run->model, &options, &run->plan, &run->engine, err);
@@ -54,7 +55,7 @@ static int open_model(cli_run *run, sl_error *err) {
     if (!rc) rc = cli_check_biases(&o->sampling, err);
     if (!rc) rc = cli_make_grammar(&o->grammar, &run->grammar, err);
     if (!rc) run->device = cli_pick_device(o, &spec, 1);
-    if (!rc) rc = cli_draft_most(&o->drafts, &o->stats, run->device, &run->n_draft, err);
+    if (!rc) rc = cli_draft_need(&o->drafts, &o->stats, run->device, &run->drafts, err);
     if (!rc) rc = cli_read_config(o, &config, err);
     if (!rc) rc = cli_stats_open(&run->stats, &o->stats, err);
     if (!rc) rc = cli_load_model(o, run->device, 0, &run->model, err);

@@ -11,6 +11,7 @@
 #include "cli/attn/attn_profile.h"
 #include "cli/options/options.h"
 #include "cli/output/stats.h"
+#include "cli/run/draft_flags.h"
 #include "engine/engine.h"
 #include "engine/stopper.h"
 #include "tokenizer/tokenizer.h"
@@ -33,7 +34,7 @@ typedef struct cli_run {
     cli_attn_profile profile; // --attn-profile; empty without the flag
     int n_sequences;          // that decode together; auto chooses for this number
     int exact_below;          // as in sl_engine_options
-    int n_draft;              // most drafts of a sequence in a step
+    cli_draft_needs drafts;   // what --draft needs of the engine
     int said_trained;         // 1: cli_warn_trained has printed its line
     int n_kv;                 // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
     sl_sampling sampling;     // the run owns .bias

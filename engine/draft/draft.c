@@ -57,8 +57,9 @@ static sl_engine *drafting_engine(const sl_drafter *d) {
 static int open_method(sl_drafter *d, int which, sl_error *err) {
     drafting *m = &d->methods[which];
     sl_engine *e = drafting_engine(d);
-    int rc = sl_plan_parse(e, d->spec.attn[which], &m->plan, err);
-    m->key = sl_fnv1a(d->spec.of_model ? 1 : SL_FNV1A_START, d->spec.attn[which], strlen(d->spec.attn[which]));
+    const char *attn = d->spec.attn[which], *weights = d->spec.weights ? d->spec.weights : "";
+    int rc = sl_plan_parse(e, attn, d->spec.weights != NULL, &m->plan, err);
+    m->key = sl_fnv1a(sl_fnv1a(d->spec.of_model ? 1 : SL_FNV1A_START, attn, strlen(attn)), weights, strlen(weights));
     if (rc || !d->spec.of_model) return rc ? rc : sl_draft_check_state(e, &m->plan->methods, err);
     rc = sl_session_new(e, 0, &m->session, err);
     if (!rc) sl_session_use_plan(m->session, m->plan);
@@ -391,5 +392,6 @@ void sl_drafter_describe(const sl_drafter *d, char *buf, size_t size) {
         n += sl_print(buf + n, size - n, "; a pass of one row takes %.2f ms, a further row %.2f", fixed + each, each);
     for (int i = 0; i < d->spec.n_methods && n >= 0 && (size_t)n < size; i++)
         if (sl_draft_costs_of_method(&d->engine->draft_costs, d->methods[i].key) > 0)
-            n += sl_print(buf + n, size - n, ", a draft of %s %.2f", d->spec.attn[i], cost_of(d, i));
+            n += sl_print(buf + n, size - n, ", a draft of %s%s%s %.2f", d->spec.attn[i], d->spec.weights ? ":weights=" : "",
+                          d->spec.weights ? d->spec.weights : "", cost_of(d, i));
 }

@@ -7,8 +7,9 @@
 // cost.
 //
 // Sources. `ngram` copies what followed the same end of the text before (ngram_index.h). `self` decodes with another attention
-// method; the pass overwrites its K and V rows. Drafts end at the end of a page, so that page extras are never made of draft
-// rows and a pass takes no page that a single step would not take.
+// method, and perhaps with copies of the weights in fewer bits (draft_weights.h); the pass overwrites its K and V rows. Drafts
+// end at the end of a page, so that page extras are never made of draft rows and a pass takes no page that a single step would
+// not take.
 //
 // Numbers of drafts. A drafter counts how often the drafts of each source are accepted; draft_costs.h measures passes. For each
 // pass, sl_drafts_make chooses the source and the number of drafts that promise the most tokens in a millisecond. The choice

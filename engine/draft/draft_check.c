@@ -1,7 +1,12 @@
 // engine/draft/draft_check.c - says whether drafts can run: what the engine was made for, and methods without a state. The
 // checks read what does not change after the engine was made, so another thread may make them while the engine runs.
+#ifdef SLEIGH_CUDA
+#include "attention/attention_cuda.h"
+#endif
 #include "engine/draft/draft.h"
 #include "engine/engine_internal.h"
+
+#include <string.h>
 
 static int check_method(const sl_engine *e, const sl_attn_spec *spec, int layer, sl_error *err) {
     if (e->device.backend->is_device && !sl_attn_on_gpu(spec)) return 0; // refused by name where a plan is made of it
@@ -23,6 +28,9 @@ int sl_draft_read(const sl_engine *e, const char *draft, sl_draft_spec *out, sl_
     if (rc) return rc;
     if (out->of_model && !e->draft)
         return sl_fail(err, SL_ERR_ARG, "{draft} %s: expected a draft model ({draft_model}), found none", draft);
+    if (out->weights && (!e->draft_format || strcmp(out->weights, e->draft_format)))
+        return sl_fail(err, SL_ERR_ARG, "{draft} %.80s: expected copies of the weights in %s, found %s", draft, out->weights,
+                       e->draft_format ? e->draft_format : "none (draft_weights)");
     if (out->most <= e->n_draft) return 0;
     return sl_fail(err, SL_ERR_ARG, "{draft} %s: most=%d: the engine takes at most %d (n_draft)", draft, out->most, e->n_draft);
 }
@@ -41,3 +49,17 @@ int sl_engine_check_draft(const sl_engine *e, const char *draft, const sl_attn_p
     }
     return rc || !attn ? rc : sl_draft_check_state(e, attn, err);
 }
+
+#ifdef SLEIGH_CUDA
+int sl_draft_needs_cpu(const sl_attn_spec *spec) {
+    const sl_attn_geom any = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 64};
+    const sl_attn_method *m = spec->method;
+    if (!sl_attn_on_gpu(spec) || !m->cuda->state || !m->cuda->state(&any, spec)) return 0;
+    return !m->cpu->state || !m->cpu->state(&any, spec);
+}
+#else
+int sl_draft_needs_cpu(const sl_attn_spec *spec) {
+    (void)spec;
+    return 0;
+}
+#endif

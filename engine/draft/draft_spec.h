@@ -17,10 +17,14 @@ typedef struct sl_draft_spec {
     int min, max;                     // ids of an n-gram
     int least, most;                  // drafts of a pass where the source has any
     char attn[SL_DRAFT_METHODS][128]; // of the methods
+    const char *weights;              // one of sl_draft_formats that the methods read; NULL: the model's own weights
 } sl_draft_spec;
 
-// Reads "ngram", "ngram:min=4:most=6", "self:most=4:attn=santa-is:S=64", "ngram+self:attn=...", "model", "auto".
-// SL_ERR_ARG
+// The formats of copies of a model's weights for its own drafts: "int4", "int8", "fp8", NULL.
+extern const char *const sl_draft_formats[];
+
+// Reads "ngram", "ngram:min=4:most=6", "self:most=4:attn=santa-is:S=64", "self:weights=int4", "self:attn=dense:weights=int4",
+// "ngram+self:attn=...", "model", "auto", "auto:weights=int4". SL_ERR_ARG
 int sl_draft_parse(const char *draft, sl_draft_spec *out, sl_error *err);
 
 #endif

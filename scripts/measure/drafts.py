@@ -3,6 +3,7 @@
 
     python3 scripts/measure/drafts.py measure [-m prose] [--device cpu] [--contexts 1k,8k,32k] [--tokens 128] [--rounds 3]
     python3 scripts/measure/drafts.py bits [-m prose] [--device cpu] [--prompts 300] [--tokens 48]
+    python3 scripts/measure/drafts.py acceptance [-m prose] [--contexts 1k,8k,32k] [--kinds prose,code,needles,copies] [--flags ..]
     python3 scripts/measure/drafts.py report
 
 measure appends rows to results/speculation/rows.jsonl. A prompt is the beginning of the pages of docs/. It is prefilled once, into a
@@ -13,6 +14,8 @@ those of plain decoding.
 
 bits appends rows to results/speculation/bits.jsonl: lines of docs/ are continued with each draft, greedily and at the temperature 1, alone and
 six at a time, and each answer is compared with plain decoding: text, ids, log-probabilities, hash of the logits, reason to stop.
+
+acceptance appends rows to results/speculation/acceptance.jsonl: which share of drafts is accepted, by length (draft_acceptance.py).
 
 quote: the prompt ends with a passage that occurred before, and greedy decoding goes on with it. fresh: the prompt ends within a new passage,
 and tokens are sampled at the temperature 0.8."""
@@ -29,6 +32,7 @@ import tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
+import draft_acceptance  # noqa: E402
 import sleigh_runs  # noqa: E402
 
 ROWS = os.path.join(ROOT, "results", "speculation", "rows.jsonl")
@@ -145,6 +149,11 @@ def answers(args, prompts, temp, draft, parallel):
     return [json.loads(line) for line in out.splitlines()]
 
 
+def acceptance(args):
+    args.commit, args.device = program_of(args)
+    draft_acceptance.measure(args)
+
+
 def bits(args):
     commit, device = program_of(args)
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as f:
@@ -215,10 +224,12 @@ def report(args):
     answer = f"{n_same} of {n} settings have the text, the ids and the logits of plain decoding."
     for kind in dict.fromkeys(kind_of(r) for r in rows):
         answer += f" On a {kind}, {answer_of([r for r in rows if kind_of(r) == kind])}."
+    accepted = draft_acceptance.load()
+    answer, measured = f"{answer} {draft_acceptance.answer(accepted)}", rows + accepted
     devices = ", ".join(dict.fromkeys(r["device"] for r in rows))
     text = ["# Drafts: speed with the bits of plain decoding", "",
-            sleigh_runs.head_lines(QUESTION, answer, [r["date"] for r in rows], [r["commit"] for r in rows],
-                                   "`python3 scripts/measure/drafts.py measure`, for each model"), "",
+            sleigh_runs.head_lines(QUESTION, answer, [r["date"] for r in measured], [r["commit"] for r in measured],
+                                   "`python3 scripts/measure/drafts.py measure`, `bits` and `acceptance`, for each model"), "",
             "`scripts/measure/drafts.py report` wrote this page from `results/speculation/rows.jsonl`. A quotation repeats a passage of the",
             "prompt, with greedy decoding. Fresh text goes on behind the end of the prompt, at the temperature 0.8. ms: median time of a",
             "token of the answer; on a CPU the processor time, on one thread. speedup: against plain decoding, which took turns with the drafts.",
@@ -230,14 +241,16 @@ def report(args):
                  "|---|---|---|---|---|---|---|"]
         text += [f"| {r['kind']} | {r['context']} | `{r['draft']}` | {r['token_ms']:.2f} | {r['speedup']:.2f} | {r['step_tokens']:.2f} | "
                  f"{cell(r['acceptance'], '{:.1%}')} |" for r in own] + [""]
-    text += bits_page()
+    text += draft_acceptance.page() + [""] + bits_page()
+    if not args.no_picture:
+        draft_acceptance.draw(args, os.path.dirname(os.path.abspath(args.out)))
     with open(args.out, "w", encoding="utf-8") as f:
         f.write("\n".join(text).rstrip("\n") + "\n")
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("action", choices=["measure", "bits", "report"])
+    p.add_argument("action", choices=["measure", "bits", "acceptance", "report"])
     p.add_argument("--sleigh", default=os.path.join(ROOT, "build", "sleigh"))
     p.add_argument("-m", "--model", default="prose")
     p.add_argument("--device", dest="on", default="cpu", help="cpu, cuda or cuda:N")
@@ -247,10 +260,14 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("-o", "--out", default=os.path.join(ROOT, "results", "speculation.md"))
     p.add_argument("--prompts", type=int, default=300)
-    p.add_argument("--no-picture", action="store_true", help="without effect: the page has no picture")
+    p.add_argument("--kinds", default=",".join(draft_acceptance.KINDS), help="acceptance: kinds of text")
+    p.add_argument("--end", type=int, default=32768, help="acceptance: the place in a text that goes on after contexts of every length, in tokens")
+    p.add_argument("--flags", default="", help="acceptance: more flags of each run, such as '--weights int8'")
+    p.add_argument("--threads", type=int, default=1, help="acceptance: threads of each run")
+    p.add_argument("--no-picture", action="store_true", help="writes the page without its pictures")
     args = p.parse_args()
     args.name = os.path.basename(args.model).split(".")[0]
-    {"measure": measure, "bits": bits, "report": report}[args.action](args)
+    {"measure": measure, "bits": bits, "acceptance": acceptance, "report": report}[args.action](args)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@
 
 static const char prompt[] = "The harbor is quiet. The boats are red. The harbor is quiet. The boats are red. The harbor is";
 static const char *const drafts[] = {"ngram:min=2:least=4", "self:least=2:most=3:attn=topk:k=40",
-                                     "ngram:min=2+self:least=1:attn=santa-is:S=64", "auto"};
+                                     "ngram:min=2+self:least=1:attn=santa-is:S=64", "auto",
+                                     "self:least=2:most=3:attn=topk:k=40:weights=int4"};
 enum { N_DRAFTS = sizeof drafts / sizeof *drafts };
 static const char *device = "cpu";
 
@@ -215,6 +216,18 @@ static void errors(void) {
     check_error(&r, 2, "bench draft: --batch 2: texts have one sequence; expected no --draft with it");
     r = RUN("bench", "draft", "-m", tiny(), "--ragged");
     check_error(&r, 2, "bench draft: expected no flag --ragged");
+    r = RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--draft", "self:weights=int3");
+    check_error(&r, 2, "or weights is not int4, int8 or fp8; expected ngram");
+    r = RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--weights", "int4", "--draft", "self:weights=int4");
+    check_error(&r, 2, "--draft weights=int4: the weights of tiny are int4 already (--weights); expected another format");
+    char folder[300];
+    snprintf(folder, sizeof folder, "%s/int8", test_tmp());
+    r = RUN("quantize", "-m", tiny(), "--out", folder, "--weights", "int8");
+    CHECK_GOOD(r);
+    r = RUN("generate", "-m", folder, "--device", device, "-p", "a", "--draft", "self:weights=int4");
+    check_error(&r, 2, "the weights of int8 are quantised already (compressed-tensors); expected plain weights");
+    r = RUN("bench", "draft", "-m", tiny(), "--draft", "self:weights=int4,self:weights=int8");
+    check_error(&r, 2, "--draft: weights=int4 and weights=int8: expected one format of all drafts");
     r = RUN("bench", "draft", "-m", tiny(), "--draft", "ngram,x");
     check_error(&r, 2, "--draft x: unknown source");
 }
@@ -308,6 +321,15 @@ static void methods_gpu(void) {
     r = RUN("generate", "-m", tiny(), "--device", "auto", "-p", "a", "-n", "3", "--draft", draft);
     CHECK_GOOD(r);
     CHECK_HAS(r.err, "device: cpu, because a GPU does not offer magicpig");
+    static const char *const pps[][2] = {{"santa-pps:budget=even", "ngram"},
+                                         {"dense", "self:least=1:attn=santa-pps:budget=even"}};
+    for (int i = 0; i < 2; i++) { // a GPU keeps its norms, a CPU keeps no state
+        r = RUN("generate", "-m", tiny(), "--device", "auto", "-p", "a", "-n", "3", "--attn", pps[i][0], "--draft", pps[i][1]);
+        CHECK_GOOD(r);
+        CHECK_HAS(r.err, "device: cpu, because a GPU does not offer santa-pps with --draft\n");
+        r = RUN("generate", "-m", tiny(), "--device", "cuda", "-p", "a", "-n", "3", "--attn", pps[i][0], "--draft", pps[i][1]);
+        check_error(&r, 1, "santa-pps keeps a state from step to step");
+    }
     r = RUN("generate", "-m", tiny(), "--device", "auto", "-p", "a", "-n", "3", "--draft", "auto");
     CHECK_GOOD(r);
     CHECK_LACKS(r.err, "device: cpu");

@@ -381,6 +381,51 @@ static void runs_of(sl_format f) {
 }
 WITH_FORMATS(runs)
 
+// A run in which K or V of one row, a wrong draft, is not finite. The rows before this row have the bits of launches of their
+// own and are finite. The row and those after it see it, with and without runs. value: of the numbers that are not finite.
+static void check_spoiled_runs(sl_format f, int n_kv_heads, int group, int dim, int is_v, bf16 value) {
+    enum { RUNS = 6 };
+    static const int first[RUNS] = {1, 58, 250, 505, 4088, 700}, n_rows[RUNS] = {16, 12, 7, 9, 12, 2},
+                     bad[RUNS] = {5, 9, 1, 8, 3, 1};
+    int lengths[RUNS], order[MAX_SEQS], n_kv[MAX_SEQS], n = 0, sees[MAX_SEQS], n_not_finite = 0;
+    for (int i = 0; i < RUNS; i++) {
+        lengths[i] = first[i] + n_rows[i] - 1;
+        for (int j = 0; j < n_rows[i]; j++) sees[n] = j >= bad[i], order[n] = i, n_kv[n++] = first[i] + j;
+    }
+    ref_cache c = ref_cache_new(group * n_kv_heads, n_kv_heads, dim, RUNS, lengths, 1, test_seed + dim + group);
+    for (int i = 0; i < RUNS; i++)
+        for (int h = 0; h < n_kv_heads; h++) {
+            int at = first[i] - 1 + bad[i];
+            bf16 *row = (bf16 *)(is_v ? ref_v_row(&c, i, h, at) : ref_k_row(&c, i, h, at));
+            for (int j = 0; j < dim; j += 3) row[j] = value;
+        }
+    device_cache d = upload(c, f);
+    bf16 *want = decode(&d, n, order, n_kv, d.max_kv);
+    d.has_runs = 1;
+    bf16 *got = decode(&d, n, order, n_kv, d.max_kv);
+    for (size_t i = 0; i < n * d.row; i++) {
+        float x = sl_bf16_to_f32(got[i]), y = sl_bf16_to_f32(want[i]);
+        n_not_finite += !isfinite(x);
+        if (got[i] != want[i] && !(isnan(x) && isnan(y)))
+            FAIL("head_dim %d, group %d, %s: row %zu (%d keys), element %zu: %.9g, without runs %.9g", dim, group,
+                 is_v ? "V" : "K", i / d.row, n_kv[i / d.row], i % d.row, x, y);
+        if (!sees[i / d.row] && !isfinite(x))
+            FAIL("row %zu does not see the row that is not finite, and is %.9g", i / d.row, x);
+    }
+    CHECK(n_not_finite > 0);
+    free(want), free(got);
+    free_cache(&d);
+    gpu_free_all();
+}
+
+static void spoiled_runs_of(sl_format f) {
+    static const int shapes[][3] = {{2, 4, 128}, {2, 1, 64}, {2, 3, 80}, {1, 7, 96}, {2, 8, 128}};
+    static const bf16 values[] = {0x7FC0, 0x7F80, 0xFF80}; // NaN, both infinities
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < 6; j++) check_spoiled_runs(f, shapes[i][0], shapes[i][1], shapes[i][2], j / 3, values[j % 3]);
+}
+WITH_FORMATS(spoiled_runs)
+
 // Calls of different shapes and formats use one workspace, one after the other.
 static void shared_workspace(void) {
     static const int some[] = {2000, 300, 1, 900};
@@ -413,6 +458,7 @@ static const test_case cases[] = {
     GPU_CASE("equal_bits", equal_bits),
     GPU_CASE("graph_grows", graph_grows),
     GPU_CASE("runs", runs),
+    GPU_CASE("spoiled_runs", spoiled_runs),
     GPU_CASE("shared_workspace", shared_workspace),
     GPU_CASE("bytes_lengths", bytes_lengths),
     SHAPES(BYTES_SHAPE_CASE) GPU_CASE("bytes_ragged_batch", bytes_ragged_batch),
@@ -424,6 +470,7 @@ static const test_case cases[] = {
     GPU_CASE("bytes_equal_bits", bytes_equal_bits),
     GPU_CASE("bytes_graph_grows", bytes_graph_grows),
     GPU_CASE("bytes_runs", bytes_runs),
+    GPU_CASE("bytes_spoiled_runs", bytes_spoiled_runs),
     {0},
 };
 

@@ -58,23 +58,52 @@ static void words(void) {
     static const struct {
         const char *text;
         int has_ngram, n_methods, min, max, least, most;
-        const char *attn;
+        const char *attn, *weights;
     } good[] = {
-        {"ngram", 1, 0, 3, 32, 0, 8, ""},
-        {"ngram:min=4:most=2", 1, 0, 4, 32, 0, 2, ""},
-        {"ngram:most=15:least=15:max=7", 1, 0, 3, 7, 15, 15, ""},
-        {"self", 0, 1, 3, 32, 0, 8, "santa-is:S=64"},
-        {"self:most=4:attn=topk:k=8", 0, 1, 3, 32, 0, 4, "topk:k=8"},
-        {"self:attn=quest:tokens=32", 0, 1, 3, 32, 0, 8, "quest:tokens=32"},
-        {"ngram:min=2+self:most=5:attn=bernoulli+santa:S=8", 1, 1, 2, 32, 0, 5, "bernoulli+santa:S=8"},
-        {"ngram+self", 1, 1, 3, 32, 0, 8, "santa-is:S=64"},
-        {"ngram+model:most=3", 1, 1, 3, 32, 0, 3, "dense"},
-        {"auto", 1, 2, 3, 32, 0, 8, "santa-is:S=64"},
+        {"ngram", 1, 0, 3, 32, 0, 8, "", NULL},
+        {"ngram:min=4:most=2", 1, 0, 4, 32, 0, 2, "", NULL},
+        {"ngram:most=15:least=15:max=7", 1, 0, 3, 7, 15, 15, "", NULL},
+        {"self", 0, 1, 3, 32, 0, 8, "santa-is:S=64", NULL},
+        {"self:most=4:attn=topk:k=8", 0, 1, 3, 32, 0, 4, "topk:k=8", NULL},
+        {"self:attn=quest:tokens=32", 0, 1, 3, 32, 0, 8, "quest:tokens=32", NULL},
+        {"ngram:min=2+self:most=5:attn=bernoulli+santa:S=8", 1, 1, 2, 32, 0, 5, "bernoulli+santa:S=8", NULL},
+        {"ngram+self", 1, 1, 3, 32, 0, 8, "santa-is:S=64", NULL},
+        {"ngram+model:most=3", 1, 1, 3, 32, 0, 3, "dense", NULL},
+        {"auto", 1, 2, 3, 32, 0, 8, "santa-is:S=64", NULL},
+        {"self:weights=int4", 0, 1, 3, 32, 0, 8, "santa-is:S=64", "int4"},
+        {"self:least=1:weights=fp8:most=4:attn=dense", 0, 1, 3, 32, 1, 4, "dense", "fp8"},
+        {"ngram:min=2+self:attn=bernoulli+santa:S=8:weights=int8", 1, 1, 2, 32, 0, 8, "bernoulli+santa:S=8", "int8"},
+        {"auto:weights=int4", 1, 2, 3, 32, 0, 8, "santa-is:S=64", "int4"},
     };
-    static const char *const bad[] = {
-        "",           "none",        "ngrams",       "ngram:min=0",   "ngram:min=33", "ngram:most=16",
-        "ngram:k=3",  "ngram:min=x", "self:most=0",  "self:S=3",      "ngram+",       "self+ngram",
-        "auto:max=3", "ngram:",      "self:most= 4", "ngram:most=+4", "ngram:min=3x", "ngram:least=9"};
+    static const char *const bad[] = {"",
+                                      "none",
+                                      "ngrams",
+                                      "ngram:min=0",
+                                      "ngram:min=33",
+                                      "ngram:most=16",
+                                      "ngram:k=3",
+                                      "ngram:min=x",
+                                      "self:most=0",
+                                      "self:S=3",
+                                      "ngram+",
+                                      "self+ngram",
+                                      "auto:max=3",
+                                      "ngram:",
+                                      "self:most= 4",
+                                      "ngram:most=+4",
+                                      "ngram:min=3x",
+                                      "ngram:least=9",
+                                      "self:weights=int3",
+                                      "self:weights=int4:weights=int4",
+                                      "self:attn=dense:weights=int44",
+                                      "self:attn=dense:weights=int4:most=3",
+                                      "self:weights=",
+                                      "ngram:weights=int4",
+                                      "ngram:weights=int4+self",
+                                      "model:weights=int4",
+                                      "model:attn=dense:weights=int4",
+                                      "auto:weights=bf16",
+                                      "auto:weights=int4:most=3"};
     sl_draft_spec spec;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         CHECK_OK(sl_draft_parse(good[i].text, &spec, &err), err);
@@ -85,6 +114,7 @@ static void words(void) {
         CHECK_INT(spec.least, good[i].least);
         CHECK_INT(spec.most, good[i].most);
         CHECK_STR(spec.attn[0], good[i].attn);
+        CHECK_STR(spec.weights ? spec.weights : "", good[i].weights ? good[i].weights : "");
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         CHECK_ERR(sl_draft_parse(bad[i], &spec, &err), err, SL_ERR_ARG, "expected ngram[:min=N][:max=N], self");
@@ -271,15 +301,18 @@ static void check_same(const made *got, const made *want, const char *draft) {
     CHECK(got->hash == want->hash);
 }
 
-static sl_engine *engine_of(int n_ctx) { // the model drafts for itself
+static sl_engine *engine_of(int n_ctx) { // the model drafts for itself, also with weights of 4 bits
     sl_engine *e;
-    CHECK_OK(
-        sl_engine_new(
-            model,
-            &(sl_engine_options){
-                .n_ctx = n_ctx, .n_draft = 15, .draft_model = model, .device = device, .n_threads = 2, .prefill_chunk = 128},
-            &e, &err),
-        err);
+    CHECK_OK(sl_engine_new(model,
+                           &(sl_engine_options){.n_ctx = n_ctx,
+                                                .n_draft = 15,
+                                                .draft_model = model,
+                                                .draft_weights = "int4",
+                                                .device = device,
+                                                .n_threads = 2,
+                                                .prefill_chunk = 128},
+                           &e, &err),
+             err);
     return e;
 }
 
@@ -292,6 +325,8 @@ static void same_generations(void) {
                                          "self:least=1:attn=santa-is:S=128",
                                          "ngram+self:least=2:attn=streaming:window=64",
                                          "auto",
+                                         "self:least=4:weights=int4:attn=dense",
+                                         "auto:weights=int4",
                                          "model:least=4",
                                          "ngram+model:most=3:attn=topk:k=32"};
     sl_draft_counts all = {0};
@@ -317,7 +352,7 @@ static void same_generations(void) {
             for (int i = 0; i < 3; i++) is_ascii &= part[i] > 0;
             if (is_ascii) g.stop = stops, g.n_stop = 1, want = generate(e, ids, n, g);
         }
-        g.draft = drafts[round % 8];
+        g.draft = drafts[round % 10];
         made got = generate(e, ids, n, g);
         check_same(&got, &want, g.draft);
         CHECK(got.counts.n_accepted_tokens <= got.counts.n_draft_tokens);

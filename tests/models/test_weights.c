@@ -133,6 +133,52 @@ static void placing_tied(void) {
     place_on_a_backend("models/llama-3.2-1b");
 }
 
+// A second list of a placed model, whose matrices are rounded: only these get memory, and the rest is the first list's.
+static void rounded_beside(const char *dir) {
+    sl_config c;
+    sl_tensors *tensors;
+    sl_model_weights w, first, rounded, second;
+    sl_quant quant = {0};
+    int n_rounded = 0;
+    load(dir, &c, &tensors, &w);
+    CHECK_OK(sl_quantise_parse(&(sl_quantise_texts){.weights = "int4"}, &quant.round, &err), err);
+    CHECK_OK(sl_model_weights_bind(&c, tensors, &quant, &rounded, &err), err);
+    used = n_calls = 0, fail_at = -1;
+    CHECK_OK(sl_model_weights_place(&w, &placing, NULL, NULL, NULL, &first, &err), err);
+    const char *end = block + used;
+    n_calls = n_weights = 0;
+    CHECK_OK(sl_model_weights_place_rounded(&rounded, &placing, &first, NULL, NULL, &second, &err), err);
+    for (int i = 0; i < second.n_tensors; i++) {
+        const sl_model_tensor *t = &second.tensors[i];
+        const char *data = t->weight->data, *model = first.tensors[i].weight->data;
+        int is_matrix = t->weight->n_rows > 1, is_own = is_matrix && (c.tied || !(t->flags & SL_TENSOR_LOOKUP));
+        CHECK(is_own ? data >= end : data == model);
+        CHECK_INT(t->weight->format, !is_own                                                        ? SL_BF16
+                                     : t->flags & (SL_TENSOR_HEAD | SL_TENSOR_LOOKUP) || t->same_as ? SL_INT8
+                                                                                                    : SL_INT4);
+        if (t->flags & SL_TENSOR_JOINED && is_own) CHECK(data == (const char *)second.tensors[i - 1].weight->data + 1);
+        n_rounded += is_own && !t->same_as;
+    }
+    CHECK_INT(n_weights, n_rounded);
+    CHECK(second.rope.inv_freq == first.rope.inv_freq);
+    sl_model_weights_free(&second);
+    CHECK(first.rope.inv_freq[0] == 1); // the first list still has it
+    const int all_calls = n_calls;
+    for (fail_at = 0; fail_at < all_calls; fail_at += 7) {
+        used = n_calls = 0;
+        CHECK_ERR(sl_model_weights_place_rounded(&rounded, &placing, &first, NULL, NULL, &second, &err), err, SL_ERR_MEMORY,
+                  "no memory");
+    }
+    sl_model_weights_free(&rounded), sl_model_weights_free(&first), sl_model_weights_free(&w);
+    sl_tensors_close(tensors);
+}
+
+static void rounded_beside_placed(void) {
+    rounded_beside("models/llama-3.1-8b");
+    rounded_beside("models/llama-3.2-1b"); // tied
+    rounded_beside("models/qwen2.5-7b");   // with biases
+}
+
 // Without `place` a backend reads the weights where they are.
 static void without_place(void) {
     sl_config c;
@@ -229,6 +275,7 @@ static const test_case cases[] = {
     {"architectures", 0, list_of_architectures},
     {"placing", 0, placing_untied},
     {"placing-tied", 0, placing_tied},
+    {"rounded-beside-placed", 0, rounded_beside_placed},
     {"without-place", 0, without_place},
     {"joined-at-the-end", 0, joined_at_the_end},
     {"unpacked", 0, unpacked},

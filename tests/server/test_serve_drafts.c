@@ -144,6 +144,7 @@ static void refusals(void) {
         {"/v1/completions", "\"prompt\": \"a\", \"draft\": \"ngrams\"", "draft", "unknown source; expected ngram"},
         {"/v1/completions", "\"prompt\": \"a\", \"draft\": \"ngram:most=9\"", "draft", "at most 8"},
         {"/v1/completions", "\"prompt\": \"a\", \"draft\": \"self:attn=foo\"", "draft", "unknown method"},
+        {"/v1/completions", "\"prompt\": \"a\", \"draft\": \"self:weights=int4\"", "draft", "found none"},
         {"/v1/completions", "\"prompt\": \"a\", \"draft\": 3", "draft", "an integer, expected a string"},
         {"/v1/completions", "\"prompt\": \"a\", \"draft\": \"\"", "draft", "unknown source"},
         {"/v1/completions", "\"prompt\": \"a\", \"draft\": \"ngram\", \"attn\": \"santa-pps:epsilon=0.2\"", "draft",
