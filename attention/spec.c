@@ -45,11 +45,12 @@ static int check_method(const sl_attn_spec *spec, const sl_attn_method *m, sl_er
 int sl_attn_check(const sl_attn_spec *spec, sl_error *err) {
     int rc = check_method(spec, spec->method, err);
     if (rc || !spec->plus) return rc;
-    if (sl_attn_states_error(spec) && spec->method->stages->draw)
-        return sl_fail(
-            err, SL_ERR_ARG,
-            "{attn} %s+%s: found {epsilon} %g, expected 0: the rows that %s leaves out have an error without a bound",
-            spec->method->name, spec->plus->name, sl_attn_get(spec, "epsilon"), spec->method->name);
+    int selects = spec->method->stages->draw != NULL;
+    if (sl_attn_states_error(spec)) // the stated error is that of the draws alone
+        return sl_fail(err, SL_ERR_ARG,
+                       "{attn} %s+%s: found {epsilon} %g, expected 0: the %s %s%s have an error without a bound",
+                       spec->method->name, spec->plus->name, sl_attn_get(spec, "epsilon"),
+                       selects ? "rows that" : "approximate scores of", spec->method->name, selects ? " leaves out" : "");
     return check_method(spec, spec->plus, err);
 }
 

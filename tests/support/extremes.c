@@ -27,7 +27,7 @@ const extreme_subject extremes[] = {
     {"bernoulli-group", 0, 0, 1},
     {"bernoulli:B=2+santa-sys", 1, 1, 1},
     {"bernoulli-group:B=8+santa-prop:S=128", 1, 1, 1},
-    {"bernoulli-group+santa-pps:epsilon=0.3", 1, 1, 1},
+    {"bernoulli-group+santa-pps", 1, 1, 1},
     {"streaming:window=100", 0, 0, 0},
     {"topk", 1, 1, 1},
     {"topp", 1, 1, 1},
