@@ -35,7 +35,7 @@ static int supports(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error
     const sl_buckets *b = geom->buckets;
     const char *name = spec->method->name;
     int dense = (int)sl_attn_get(spec, "dense-layers");
-    if (!b)
+    if (!b || !b->n_buckets)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: it needs the bucket file of a model, and there is none here", name);
     if (dense < b->n_dense)
         return sl_fail(

@@ -289,10 +289,17 @@ static void specifications(void) {
     CHECK_INT(sl_attn_get(&spec, "tokens"), 512);
     CHECK_INT(sl_attn_get(&spec, "S"), 64);
     CHECK_INT(sl_attn_mean_of(&spec), SL_MEAN_BIASED);
-    static const char *const cpu_only[] = {"quest+santa-prop",          "topk+santa-sys",      "saap+santa-sys",
-                                           "dense-q+santa-prop",        "quest:sink=16",       "santa-prop:tile=64",
-                                           "vattention:predictor=int4", "santa-flash:tile=512"};
-    for (int i = 0; i < 8; i++) {
+    static const char *const cpu_only[] = {"quest+santa-prop",
+                                           "topk+santa-sys",
+                                           "saap+santa-sys",
+                                           "dense-q+santa-prop",
+                                           "quest:sink=16",
+                                           "santa-prop:tile=64",
+                                           "vattention:predictor=int4",
+                                           "santa-flash:tile=512",
+                                           "vattention:predictor=hash",
+                                           "vattention:predictor=buckets"};
+    for (int i = 0; i < 10; i++) {
         spec = parse(cpu_only[i]);
         if (sl_attn_on_gpu(&spec)) FAIL("%s: a GPU offers it, although no kernel does", cpu_only[i]);
     }

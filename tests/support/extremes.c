@@ -39,6 +39,8 @@ const extreme_subject extremes[] = {
     {"vattention", 1, 1, 1},
     {"vattention:predictor=quest", 1, 1, 1},
     {"vattention:predictor=int4", 1, 1, 1},
+    {"vattention:predictor=hash", 0, 1, 1},
+    {"vattention:predictor=buckets:top=1", 0, 1, 1}, // every row
     {"vattention:bound=hoeffding:epsilon=0.5", 1, 1, 1},
     {"topk+santa-sys", 1, 1, 1},
     {"topp+santa-pps:budget=even", 1, 1, 1},
