@@ -276,6 +276,8 @@ static void select_rows(const call *c, sl_head *x) {
     const sl_attn_spec *spec = c->args->spec;
     int n_kv = x->group->kv->n_kv, power = size_power(spec, c->stages.draw);
     x->S = budget(spec, c->stages.select, n_kv);
+    if (c->stages.select->prepare) c->stages.select->prepare(x);
+    if (x->needs_exact) return;
     c->stages.select->run(x);
     x->S = budget(spec, c->stages.draw, n_kv);
     x->n_set = x->draws.n;
@@ -470,7 +472,7 @@ static void run(call *c) {
     size_t n_pairs = (size_t)n_seqs * c->args->geom->n_kv_heads, n_items = n_pairs * c->group;
     if (propose->begin) sl_parallel(n_pairs, begin_task, c);
     sl_parallel(n_pairs * c->n_chunks, propose_task, c);
-    if (propose->unit || c->stages.select) sl_parallel(n_items, masses_task, c);
+    if (propose->unit || c->stages.select || draw->prepare) sl_parallel(n_items, masses_task, c);
     if (draw->plan) sl_parallel(n_seqs, plan_task, c);
     sl_parallel(n_items, draw_task, c);
     if (draw->settle) sl_parallel(n_seqs, settle_task, c);
