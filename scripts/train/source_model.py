@@ -106,11 +106,12 @@ def token_ids(path, sleigh, text):
 
 
 def prompts_of_texts(path, sleigh, texts, n_tokens, most):
-    """At most `most` prompts of n_tokens ids: consecutive parts of each text file. A model with BOS gets it before each."""
+    """At most `most` prompts of n_tokens ids: the first part of each text file, then the second part of each, and so on. A model with a BOS in its
+    folder gets it before each."""
     bos = [] if is_gguf(path) else [Tok.load(os.path.join(path, "tokenizer.json")).bos]
-    out, n = [], n_tokens - len(bos)
-    for name in texts:
+    parts, n = [], n_tokens - len(bos)
+    for order, name in enumerate(texts):
         with open(name, encoding="utf-8") as file:
             ids = token_ids(path, sleigh, file.read())
-        out += [torch.tensor(bos + ids[i:i + n]) for i in range(0, len(ids) - n + 1, n)]
-    return out[:most]
+        parts += [(i, order, torch.tensor(bos + ids[i:i + n])) for i in range(0, len(ids) - n + 1, n)]
+    return [ids for _, _, ids in sorted(parts, key=lambda part: part[:2])[:most]]

@@ -8,7 +8,7 @@
 Steps (P.-E. Mazare et al.: Inference-time sparse attention with asymmetric indexing, sections 4 and 6, appendix A):
 
 1. Run the model on the prompts, and keep the queries and keys of each layer in a folder. --text: each file gives prompts of --tokens tokens
-   from its start. --ids: each line is a prompt of token ids (`sleigh tokenize` prints ids).
+   from its start; the first prompt of each file comes first. --ids: each line is a prompt of token ids (`sleigh tokenize` prints ids).
 2. For each layer and KV head, spherical k-means on the keys before RoPE, and on the keys after RoPE: 10 iterations from random keys. faiss does
    it where the package is installed, otherwise Lloyd's iterations here. The first key (the sink) is left out.
 3. For each layer and KV head, train the classifier of queries before RoPE, d -> width -> buckets with batch norm and ReLU. The loss is
