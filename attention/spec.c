@@ -1,5 +1,6 @@
 // attention/spec.c - the values of the parameters of a specification, and their check. This file names no method: it reads the
 // tables that the specification points to.
+#include "attention/extras/buckets.h"
 #include "attention/stages/stages.h"
 
 #include <string.h>
@@ -45,11 +46,12 @@ static int check_method(const sl_attn_spec *spec, const sl_attn_method *m, sl_er
 int sl_attn_check(const sl_attn_spec *spec, sl_error *err) {
     int rc = check_method(spec, spec->method, err);
     if (rc || !spec->plus) return rc;
-    if (sl_attn_states_error(spec) && spec->method->stages->draw)
-        return sl_fail(
-            err, SL_ERR_ARG,
-            "{attn} %s+%s: found {epsilon} %g, expected 0: the rows that %s leaves out have an error without a bound",
-            spec->method->name, spec->plus->name, sl_attn_get(spec, "epsilon"), spec->method->name);
+    int selects = spec->method->stages->draw != NULL;
+    if (sl_attn_states_error(spec)) // the stated error is that of the draws alone
+        return sl_fail(err, SL_ERR_ARG,
+                       "{attn} %s+%s: found {epsilon} %g, expected 0: the %s %s%s have an error without a bound",
+                       spec->method->name, spec->plus->name, sl_attn_get(spec, "epsilon"),
+                       selects ? "rows that" : "approximate scores of", spec->method->name, selects ? " leaves out" : "");
     return check_method(spec, spec->plus, err);
 }
 
@@ -74,6 +76,18 @@ int sl_attn_certifies_layer(const sl_attn_spec *spec) {
 
 int sl_attn_carries_budget(const sl_attn_spec *spec) {
     return !sl_attn_states_error(spec) && sl_attn_has(spec, "budget") && sl_attn_chooses(spec, "budget", "carried");
+}
+
+static int predicts_by(const sl_attn_spec *spec, const char *word) {
+    return sl_attn_has(spec, "predictor") && sl_attn_chooses(spec, "predictor", word);
+}
+
+int sl_attn_reads_buckets(const sl_attn_spec *spec) {
+    return spec->method->needs_buckets || predicts_by(spec, "buckets");
+}
+
+int sl_attn_reads_key_bits(const sl_attn_spec *spec) {
+    return predicts_by(spec, "hash");
 }
 
 const char *sl_attn_phases(const sl_attn_method *m) {

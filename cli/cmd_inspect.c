@@ -1,6 +1,7 @@
 // cli/cmd_inspect.c - sleigh inspect: shows the contents of a model folder and the costs of the model. Reads samples of
 // the weights, if the folder has a bucket file.
 #include "attention/attention.h"
+#include "base/hash.h"
 #include "cli/commands.h"
 #include "cli/io.h"
 #include "cli/output/model_name.h"
@@ -263,11 +264,18 @@ static json_t *buckets_json(const bucket_file *f) {
                      "tensors", tensors_json(t));
 }
 
+static json_t *hash_json(const sl_model *model) {
+    char hash[SL_HASH_TEXT];
+    sl_hash_text(sl_tensors_hash(sl_model_tensors(model), sl_config_hash(sl_model_config(model))), hash);
+    return json_string(hash);
+}
+
 static int print_json(const cli_model_options *o, const cli_model_name *name, const sl_model *model, const costs *k,
                       const bucket_file *buckets, sl_error *err) {
     const sl_config *c = sl_model_config(model);
     json_t *out = json_object();
     json_object_set_new(out, "folder", cli_file_json(o->path));
+    json_object_set_new(out, "hash", cli_is_dummy(o) ? json_null() : hash_json(model));
     json_object_set_new(out, "config", config_json(o, c));
     json_object_set_new(out, "costs", costs_json(k));
     json_object_set_new(out, "memory", memory_json(k, c->n_scaled));

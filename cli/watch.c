@@ -75,8 +75,9 @@ int cli_watch(const sl_tensors *tensors, sl_error *err) {
 }
 
 int cli_watch_buckets(const sl_engine *engine, sl_error *err) {
-    const sl_tensors *buckets = sl_engine_bucket_tensors(engine);
-    return buckets ? cli_watch(buckets, err) : 0;
+    const sl_tensors *buckets = sl_engine_bucket_tensors(engine), *bits = sl_engine_bit_tensors(engine);
+    int rc = buckets ? cli_watch(buckets, err) : 0;
+    return !rc && bits ? cli_watch(bits, err) : rc;
 }
 
 int cli_watch_check(sl_error *err) {

@@ -14,6 +14,7 @@
 
 struct sl_tensors;
 struct sl_model_weights;
+struct sl_bit_file;
 struct sl_bucket_file;
 
 // ---- model ----
@@ -36,7 +37,8 @@ const struct sl_tensors *sl_model_tensors(const sl_model *model);
 // Opens the bucket file in the model's folder (models/bucket_file.h, with its errors), which the caller closes. SL_ERR_ARG also
 // for a model with random weights. SL_ERR_IO: the folder has no such file.
 int sl_model_open_buckets(const sl_model *model, struct sl_bucket_file **out, sl_error *err);
-const struct sl_model_weights *sl_model_weight_list(const sl_model *model); // models/weights.h
+int sl_model_open_bits(const sl_model *model, struct sl_bit_file **out, sl_error *err); // the same for the bit file
+const struct sl_model_weights *sl_model_weight_list(const sl_model *model);             // models/weights.h
 // FNV-1a of the tensors (sl_tensors_hash), and of the formats that sl_model_options asks for.
 uint64_t sl_model_weights_hash(const sl_model *model);
 size_t sl_model_decode_bytes(const sl_model *model); // bytes of weights that one decode step reads
@@ -80,6 +82,7 @@ int sl_engine_largest_ctx_with(const sl_model *model, const sl_engine_options *o
 int sl_engine_largest_ctx_offloaded(const sl_model *model, const sl_engine_options *o, int *n_ctx, sl_error *err);
 // The bucket file, which the engine maps for the first method that needs it; NULL: no method has needed it.
 const struct sl_tensors *sl_engine_bucket_tensors(const sl_engine *engine);
+const struct sl_tensors *sl_engine_bit_tensors(const sl_engine *engine); // the same of the bit file
 // Tokens of the first pass of sl_prefill(session, ids, n). Calls of sl_prefill that end where passes end give the bits of one
 // call.
 int sl_session_next_pass(const sl_session *session, int n);

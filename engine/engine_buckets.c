@@ -1,6 +1,7 @@
-// engine/engine_buckets.c - the bucket file of an engine's model, for methods that need it. On a device its tensors are copied
-// to the device.
+// engine/engine_buckets.c - the bucket file and the bit file of an engine's model, for methods that need them. On a device the
+// tensors of the bucket file are copied to the device. No method of a device reads the bit file.
 #include "engine/engine_internal.h"
+#include "models/bit_file.h"
 #include "models/bucket_file.h"
 
 #include <stdlib.h>
@@ -53,17 +54,33 @@ static int copy_to_device(sl_device *device, const sl_buckets *b, sl_error *err)
     return sl_fail(err, SL_ERR_MEMORY, "the bucket file: out of memory on the device, after %zu MiB of it", all >> 20);
 }
 
+// What the open files have, for methods and page extras.
+static void publish(sl_engine *e) {
+    const sl_config *c = &e->model->config;
+    e->trained = (sl_buckets){.n_layers = c->n_layers, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
+    if (e->bucket_file) e->trained = e->device.buckets ? e->device.buckets->buckets : *sl_bucket_file_get(e->bucket_file);
+    if (e->bit_file) e->trained.bits = *sl_bit_file_get(e->bit_file);
+    e->geom.buckets = e->device.pool.buckets = &e->trained;
+}
+
+static int open_buckets(sl_engine *e, sl_error *err) {
+    int rc = sl_model_open_buckets(e->model, &e->bucket_file, err);
+    if (rc || !e->device.backend->is_device) return rc;
+    rc = copy_to_device(&e->device, sl_bucket_file_get(e->bucket_file), err);
+    if (rc) {
+        sl_bucket_file_close(e->bucket_file);
+        e->bucket_file = NULL;
+    }
+    return rc;
+}
+
 int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err) {
     sl_error why;
-    if (!spec->method->needs_buckets || e->bucket_file) return 0;
-    int rc = sl_model_open_buckets(e->model, &e->bucket_file, &why);
-    if (!rc && e->device.backend->is_device) {
-        rc = copy_to_device(&e->device, sl_bucket_file_get(e->bucket_file), &why);
-        if (rc) sl_engine_close_buckets(e);
-    }
+    int buckets = sl_attn_reads_buckets(spec) && !e->bucket_file, bits = sl_attn_reads_key_bits(spec) && !e->bit_file;
+    if (!buckets && !bits) return 0;
+    int rc = buckets ? open_buckets(e, &why) : sl_model_open_bits(e->model, &e->bit_file, &why);
     if (rc) return sl_fail(err, rc, "{attn} %s: %s", spec->method->name, why.message);
-    e->geom.buckets = e->device.pool.buckets =
-        e->device.buckets ? &e->device.buckets->buckets : sl_bucket_file_get(e->bucket_file);
+    publish(e);
     return 0;
 }
 
@@ -77,8 +94,13 @@ const sl_tensors *sl_engine_bucket_tensors(const sl_engine *e) {
     return e->bucket_file ? sl_bucket_file_tensors(e->bucket_file) : NULL;
 }
 
+const sl_tensors *sl_engine_bit_tensors(const sl_engine *e) {
+    return e->bit_file ? sl_bit_file_tensors(e->bit_file) : NULL;
+}
+
 void sl_engine_close_buckets(sl_engine *e) {
     free_copies(&e->device);
     sl_bucket_file_close(e->bucket_file);
-    e->bucket_file = NULL;
+    sl_bit_file_close(e->bit_file);
+    e->bucket_file = NULL, e->bit_file = NULL;
 }

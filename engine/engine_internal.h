@@ -3,6 +3,7 @@
 #ifndef SLEIGH_INTERNAL_H
 #define SLEIGH_INTERNAL_H
 
+#include "attention/extras/buckets.h"
 #include "base/thread_pool.h"
 #include "kv/kv_extras.h"
 #include "engine/draft/draft_costs.h"
@@ -62,6 +63,8 @@ struct sl_engine {
     int n_draft, n_step_rows; // most drafts of a session in a step; rows of the largest step, n_sequences (1 + n_draft)
     uint32_t seed;
     struct sl_bucket_file *bucket_file; // the model's, opened for the first method that needs it; NULL: none yet
+    struct sl_bit_file *bit_file;       // the same
+    sl_buckets trained;                 // what both have: geom.buckets and device.pool.buckets, once a file is open
     sl_device device;
     sl_plans plans;
     sl_sparse_prefill prefill;
@@ -139,7 +142,7 @@ __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, con
 
 // ---- engine_buckets.c ----
 
-// Opens the model's bucket file for a method that needs it, at most once. Errors: sl_model_open_buckets.
+// Opens the model's bucket file or bit file for a method that needs it, at most once. Errors: sl_model_open_buckets.
 int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
 int sl_engine_need_buckets_of(sl_engine *e, const sl_attn_plan *plan, sl_error *err); // for any layer
 void sl_engine_close_buckets(sl_engine *e);                                           // after the engine's last step

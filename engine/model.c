@@ -2,6 +2,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "engine/engine_internal.h"
+#include "models/bit_file.h"
 #include "models/bucket_file.h"
 
 #include <stdio.h>
@@ -164,15 +165,27 @@ int sl_model_check(const sl_model *model, sl_error *err) {
     return rc;
 }
 
-// ---- the bucket file ----
+// ---- the bucket file and the bit file ----
+
+// Writes the path of a file in the model's folder. kind, script: for messages.
+static int find_trained(const sl_model *model, const char *name, const char *kind, const char *script, char path[4200],
+                        sl_error *err) {
+    snprintf(path, 4200, "%.4000s/%s", sl_source_folder(model->source), name);
+    if (model->is_dummy) return sl_fail(err, SL_ERR_ARG, "%s: a %s file belongs to weights, and these are random", path, kind);
+    if (!access(path, R_OK)) return 0;
+    return sl_fail(err, SL_ERR_IO, "%s: the model has no %s file; scripts/train/%s makes it", path, kind, script);
+}
 
 int sl_model_open_buckets(const sl_model *model, sl_bucket_file **out, sl_error *err) {
     char path[4200];
-    snprintf(path, sizeof path, "%.4000s/" SL_BUCKET_FILE, sl_source_folder(model->source));
-    if (model->is_dummy) return sl_fail(err, SL_ERR_ARG, "%s: a bucket file belongs to weights, and these are random", path);
-    if (access(path, R_OK))
-        return sl_fail(err, SL_ERR_IO, "%s: the model has no bucket file; scripts/train/train_saap.py makes it", path);
-    return sl_bucket_file_open(path, &model->config, model->tensors, out, err);
+    int rc = find_trained(model, SL_BUCKET_FILE, "bucket", "train_saap.py", path, err);
+    return rc ? rc : sl_bucket_file_open(path, &model->config, model->tensors, out, err);
+}
+
+int sl_model_open_bits(const sl_model *model, sl_bit_file **out, sl_error *err) {
+    char path[4200];
+    int rc = find_trained(model, SL_BIT_FILE, "bit", "train_bits.py", path, err);
+    return rc ? rc : sl_bit_file_open(path, &model->config, model->tensors, out, err);
 }
 
 // ---- access ----

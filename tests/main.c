@@ -21,11 +21,11 @@
     X(scripts) X(package) /* the longest cases: no process waits for them at the end */ \
     X(json) X(sessions) X(streams) X(drafts) X(draft_checks) X(draft_weights) X(guided) X(plans) X(exact_below) X(scheduler) X(observation) X(edges) X(unbound) X(config) X(fields) X(model_settings) \
     X(dequant) X(gguf) X(gguf_keys) X(gguf_model) \
-    X(kv) X(loader) X(kv_rows) X(kv_formats) X(kv_cache_types) X(kv_scales) X(kv_place) X(kv_offload) X(bucket_file) X(host_memory) \
+    X(kv) X(loader) X(kv_rows) X(kv_formats) X(kv_cache_types) X(kv_scales) X(kv_place) X(kv_offload) X(bucket_file) X(bit_file) X(host_memory) \
     X(weights) X(quantise) X(quant) X(rope) X(fuzz) X(backend) X(prefill_product) X(formats) X(packed) X(unicode) X(patterns) X(tekken) X(tokenizer) X(added_tokens) X(pipelines) \
     X(vocabularies) X(sentencepiece) X(grammar) X(json_schema) X(jinja) X(chat) X(chat_mistral) X(sampler) X(kernels) X(host_cpus) \
     X(thread_pool) X(ranks) X(number) X(cli_messages) X(attention) X(randomness) X(draws) X(estimators) X(long) X(pps) \
-    X(certified) X(formulas) X(proposals) X(importance) X(sparse) X(saap) X(saap_is) X(bernoulli) X(vattention) \
+    X(certified) X(formulas) X(proposals) X(importance) X(sparse) X(saap) X(saap_is) X(bernoulli) X(vattention) X(predictors) \
     X(vattention_bounds) X(compositions) X(extremes) X(bounds) X(sinks) X(means) X(masks) X(sparse_prefill) X(model) X(model_goldens) \
     X(real_model) X(prefill_methods) X(thresholds) X(session_file) X(dummy) X(step) X(path) X(finite) \
     X(attention_spread) X(embed) X(examples) X(cli) X(cli_answer) X(cli_grammar) X(cli_inspect) X(line_screen) X(cli_output) \

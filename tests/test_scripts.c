@@ -408,6 +408,18 @@ static void train_saap(void) {
     CHECK_HAS(slurp(in_tmp("shown"), &n), "| classifier of queries | 128 -> 16 -> 16 |");
 }
 
+// The same for the bits of keys.
+static void train_bits(void) {
+    char script[600], command[700];
+    if (system("python3 -c 'import torch, numpy, safetensors' 2>/dev/null")) TEST_SKIP("needs the Python package torch");
+    bucket_plan_link("models/tiny", in_tmp("model"));
+    snprintf(script, sizeof script, "scripts/train/train_bits.py --selftest --out '%s/bits.safetensors'", in_tmp("model"));
+    run_script(script);
+    snprintf(command, sizeof command, "'%s' generate -q -m '%s' -p 'The' -n 2 --attn vattention:predictor=hash >'%s'",
+             cli_binary(), in_tmp("model"), in_tmp("shown"));
+    CHECK(!system(command));
+}
+
 // Messages of the library name options, and the command line has a flag for each of them.
 static void messages(void) {
     char script[500];
@@ -516,6 +528,7 @@ static const test_case cases[] = {
     {"prose-tokenizer-library", NEEDS_NOTHING, prose_tokenizer_library},
     {"prose-needles", NEEDS_NOTHING, prose_needles},
     {"train-saap", NEEDS_NOTHING, train_saap},
+    {"train-bits", NEEDS_NOTHING, train_bits},
     {"train-prose", NEEDS_NOTHING, train_prose},
     {0},
 };

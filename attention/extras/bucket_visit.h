@@ -17,6 +17,8 @@ typedef struct sl_bucket_visit {
     int sink, window; // rows [0, sink) and from `window` on are read exactly; window is at most the first row without a bucket
 } sl_bucket_visit;
 
+extern const sl_proposal sl_propose_bucket_ranks; // the order of the buckets as scores of rows: propose_buckets.c
+
 sl_bucket_visit sl_bucket_visit_of(const sl_group *g);              // valid after the proposal's begin
 int sl_bucket_n_spans(const sl_group *g, const sl_bucket_visit *v); // full spans with rows before the window
 

@@ -13,11 +13,16 @@
     {"sink", SL_PARAM_INT, 1, 0, 1 << 20, "first rows that are always read", NULL},                                            \
     {"window", SL_PARAM_INT, 2047, 0, 1 << 20, "last rows that are always read", NULL},                                        \
     {"dense-layers", SL_PARAM_INT, 1, 0, 1 << 16, "first layers that read every row", NULL}
+#define DENSE_ABOVE                                                                                                            \
+    {"dense-above", SL_PARAM_FLOAT, 1, 0, 1, "share of the rows in visited buckets above which a head reads every row", NULL}
 // clang-format on
 
-static const sl_attn_param saap_params[] = {SAAP_PARAMS, {0}};
+static const sl_attn_param saap_params[] = {SAAP_PARAMS, DENSE_ABOVE, {0}};
 static const sl_attn_param kmeans_params[] = {
-    SAAP_PARAMS, {"rope", SL_PARAM_INT, 0, 0, 1, "1: buckets of keys after RoPE, the paper's baseline", NULL}, {0}};
+    SAAP_PARAMS,
+    DENSE_ABOVE,
+    {"rope", SL_PARAM_INT, 0, 0, 1, "1: buckets of keys after RoPE, the paper's baseline", NULL},
+    {0}};
 
 static const sl_attn_param is_params[] = {
     {"S", SL_PARAM_INT, 256, 0, 65536, "rows drawn per query head from buckets that are not visited; 0: saap", NULL},
@@ -35,7 +40,7 @@ static int supports(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error
     const sl_buckets *b = geom->buckets;
     const char *name = spec->method->name;
     int dense = (int)sl_attn_get(spec, "dense-layers");
-    if (!b)
+    if (!b || !b->n_buckets)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: it needs the bucket file of a model, and there is none here", name);
     if (dense < b->n_dense)
         return sl_fail(

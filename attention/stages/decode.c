@@ -276,6 +276,8 @@ static void select_rows(const call *c, sl_head *x) {
     const sl_attn_spec *spec = c->args->spec;
     int n_kv = x->group->kv->n_kv, power = size_power(spec, c->stages.draw);
     x->S = budget(spec, c->stages.select, n_kv);
+    if (c->stages.select->prepare) c->stages.select->prepare(x);
+    if (x->needs_exact) return;
     c->stages.select->run(x);
     x->S = budget(spec, c->stages.draw, n_kv);
     x->n_set = x->draws.n;
@@ -371,6 +373,20 @@ static int count_distinct(const sl_group *g, const sl_head *heads, int of_sets, 
     }
 }
 
+// Norms of V that the group reads: of every row, or, for draws from a set, of the whole pages that have a row of a head's set.
+static int n_norms(const call *c, const sl_group *g, const sl_head *heads) {
+    int n_kv = g->kv->n_kv, at[SL_MAX_GROUP] = {0}, n = 0;
+    if (!reads_norms(c->args->spec, c->stages.draw)) return 0;
+    if (!c->stages.select) return n_kv;
+    for (int page = 0; page * SL_PAGE < n_kv; page++) {
+        int end = (page + 1) * SL_PAGE, is_read = 0;
+        for (int i = 0; i < g->n; i++)
+            for (; at[i] < heads[i].n_set && heads[i].set[at[i]] < end; at[i]++) is_read = 1;
+        n += is_read ? sl_page_rows(g->kv, page) : 0;
+    }
+    return n;
+}
+
 static void report_group(const call *c, const sl_group *g, const sl_head *heads) {
     const sl_proposal *propose = c->stages.propose;
     size_t k_row = sl_k_row_bytes(g), v_row = sl_v_row_bytes(g);
@@ -387,7 +403,7 @@ static void report_group(const call *c, const sl_group *g, const sl_head *heads)
                                   : n_kv;
     uint64_t bytes = propose->bytes(g) + refined_rows * k_row + (uint64_t)distinct * v_row;
     if (needs_exact && !refined) k_rows = n_kv, bytes += n_kv * k_row; // exact attention reads the scored keys again
-    if (reads_norms(c->args->spec, c->stages.draw)) bytes += (uint64_t)(selects ? scored : n_kv) * sizeof(bf16);
+    bytes += (uint64_t)n_norms(c, g, heads) * sizeof(bf16);
     for (int i = 0; i < g->n; i++) {
         sl_attn_report *r = heads[i].report;
         r->k_rows = (uint32_t)k_rows;
@@ -456,7 +472,7 @@ static void run(call *c) {
     size_t n_pairs = (size_t)n_seqs * c->args->geom->n_kv_heads, n_items = n_pairs * c->group;
     if (propose->begin) sl_parallel(n_pairs, begin_task, c);
     sl_parallel(n_pairs * c->n_chunks, propose_task, c);
-    if (propose->unit || c->stages.select) sl_parallel(n_items, masses_task, c);
+    if (propose->unit || c->stages.select || draw->prepare) sl_parallel(n_items, masses_task, c);
     if (draw->plan) sl_parallel(n_seqs, plan_task, c);
     sl_parallel(n_items, draw_task, c);
     if (draw->settle) sl_parallel(n_seqs, settle_task, c);

@@ -136,16 +136,21 @@ static void score_by_classifier(const sl_group *g, const sl_bucket_visit *v) {
     *v->bytes += ((uint64_t)W * g->head_dim + (uint64_t)C * W) * sizeof(bf16) + ((uint64_t)W + C) * sizeof(float);
 }
 
-// Marks the l buckets of largest score in v->visited.
-static void choose(const sl_bucket_visit *v, int C, int l) {
+// Sorts the buckets by score into v->keys, the largest score first. The low 32 bits of a key are the bucket.
+static void sort_buckets(const sl_bucket_visit *v, int C) {
     for (int c = 0; c < C; c++) {
         uint32_t bits;
         memcpy(&bits, &v->score[c], sizeof bits);
         bits = bits >> 31 ? ~bits : bits | 0x80000000; // the order of the numbers
-        v->visited[c] = 0;
         v->keys[c] = (uint64_t)(isnan(v->score[c]) ? UINT32_MAX : ~bits) << 32 | (uint32_t)c;
     }
     sl_sort(v->keys, C);
+}
+
+// Marks the l buckets of largest score in v->visited.
+static void choose(const sl_bucket_visit *v, int C, int l) {
+    sort_buckets(v, C);
+    for (int c = 0; c < C; c++) v->visited[c] = 0;
     for (int i = 0; i < l && i < C; i++) v->visited[(uint32_t)v->keys[i]] = 1;
 }
 
@@ -234,6 +239,52 @@ const sl_proposal sl_propose_cells = {
     .unit = 0, .needs = needs_cells, .state = state, .begin = begin_classifier, .bytes = bytes_with_cells};
 const sl_proposal sl_propose_centroids = {.unit = 0, .needs = needs, .state = state, .begin = begin_centroids, .bytes = bytes};
 
+// ---- the order of the buckets as scores of rows ----
+// For methods that ask for the largest rows (vattention): the rows of the best bucket come before the rows of the second one.
+// The newest page gets its buckets when it is scored. Without a classifier, centroids order the buckets. A layer without
+// trained numbers has scores of NaN, and so its heads attend exactly and count a fallback.
+
+enum { OCTAVES = 64 }; // from the best bucket to the worst: the masses of two of 4096 ranks differ after rounding to bf16
+
+static int needs_rows(const sl_attn_spec *spec, sl_kv_need *out) {
+    (void)spec;
+    *out = (sl_kv_need){&sl_bucket_rows_kind, 0};
+    return 1;
+}
+
+static void begin_ranks(sl_group *g) {
+    const sl_buckets *b = g->args->geom->buckets;
+    sl_bucket_visit v = sl_bucket_visit_of(g);
+    int C = b->n_buckets, has_ranks = g->args->layer >= b->n_dense;
+    *v.bytes = 0;
+    if (has_ranks && b->width)
+        score_by_classifier(g, &v);
+    else if (has_ranks)
+        score_by_centroid(g, &v);
+    if (has_ranks) sort_buckets(&v, C);
+    for (int i = 0; i < C; i++)
+        v.logits[has_ranks ? (uint32_t)v.keys[i] : (uint32_t)i] = has_ranks ? -(float)i * OCTAVES / (float)C : NAN;
+    *v.bytes += (uint64_t)sl_kv_n_built(g->kv) * sizeof(sl_bucket_rows) + (uint64_t)C * g->head_dim * sizeof(bf16);
+}
+
+static void score_ranks(const sl_group *g, int page, float *out) {
+    const sl_buckets *b = g->args->geom->buckets;
+    sl_bucket_visit v = sl_bucket_visit_of(g);
+    int n = sl_page_rows(g->kv, page);
+    if (page < sl_kv_n_built(g->kv)) {
+        const sl_bucket_rows *rows = sl_kv_extra(g->kv, (sl_kv_need){&sl_bucket_rows_kind, 0}, page, g->h);
+        for (int i = 0; i < SL_PAGE; i++) out[rows->row[i]] = v.logits[rows->bucket[i]];
+    } else {
+        uint16_t bucket[SL_PAGE];
+        sl_bucket_assign(b, 0, g->kv->layer, g->h, sl_k_page(g, page), n, page * SL_PAGE, bucket);
+        for (int j = 0; j < n; j++) out[j] = v.logits[bucket[j]];
+    }
+    for (int i = 1; i < g->n; i++) memcpy(out + (size_t)i * SL_CHUNK, out, (size_t)n * sizeof *out);
+}
+
+const sl_proposal sl_propose_bucket_ranks = {
+    .unit = 1, .needs = needs_rows, .state = state, .begin = begin_ranks, .score = score_ranks, .bytes = bytes};
+
 // ---- the draw ----
 
 static size_t capacity(const sl_attn_spec *spec, int n_kv) { // all rows may lie in the visited buckets
@@ -251,4 +302,16 @@ static void run(sl_head *x) {
         for (uint64_t bits = v.bitmap[w]; bits; bits &= bits - 1) sl_draws_add(&x->draws, w * 64 + __builtin_ctzll(bits), 1);
 }
 
-const sl_draw sl_draw_visited = {.budget = no_budget, .capacity = capacity, .run = run, .takes_set = 1};
+// Where the visited buckets hold more than a share of the rows between sink and window, the head attends to every row exactly:
+// the buckets do not fit the text, and dense attention reads rows in order.
+static void check_share(sl_head *x) {
+    const sl_group *g = x->group;
+    sl_bucket_visit v = sl_bucket_visit_of(g);
+    double most = sl_attn_get(g->args->spec, "dense-above") * (v.window - v.sink);
+    int n = 0;
+    if (is_dense_layer(g)) return; // it reads every row anyway
+    for (int j = v.sink; j < v.window; j++) n += v.bitmap[j / 64] >> j % 64 & 1;
+    if (n > most) x->needs_exact = 1;
+}
+
+const sl_draw sl_draw_visited = {.budget = no_budget, .capacity = capacity, .prepare = check_share, .run = run, .takes_set = 1};

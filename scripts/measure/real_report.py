@@ -138,15 +138,20 @@ def tokens_and_errors(of_texts):
 
 
 def section_joined(joined):
+    of_changed = [text for text, part in joined.items() if part["result"].get("commit", "").endswith("-dirty")]
+    note = (f" The program that measured {', '.join(of_changed)} had changes that were not committed. It counted two bytes for each norm of V that `+santa-pps` reads, "
+            "but a step reads the norms of whole pages, so these rows read up to 0.6 points more.") if of_changed else ""
     return ("## Two methods in one, and a sink for quest\n\nThe same tokens as above, except for the text log, whose input differs (the kept files have its hash). `A+B` draws rows of V with B from the rows that A takes, or from the "
             "scores that A estimates. `quest:sink=16` always reads the unit of the first 16 rows. The weights are those of the file (Q4_1), so the figures of "
             "methods that are in both tables differ a little. Error: the mean relative L2 error of a head; the worst head is the one with the largest mean "
-            "error on a text (layer.head).\n\n" + tokens_and_errors(joined))
+            "error on a text (layer.head)." + note + "\n\n" + tokens_and_errors(joined))
 
 
 def section_tiles(tiles):
+    of_changed = any(part["result"].get("commit", "").endswith("-dirty") for part in tiles.values())
+    note = " The program that measured had changes that were not committed." if of_changed else ""
     return ("## Tiles of santa-flash and santa-prop\n\nThe same tokens and weights. `--tile` is the number of rows of a tile. `santa-flash` splits S "
-            "evenly over the tiles, so with small tiles more draws go to tiles of little mass. `santa-prop` splits S by mass, and its tiles hardly matter.\n\n" + tokens_and_errors(tiles))
+            "evenly over the tiles, so with small tiles more draws go to tiles of little mass. `santa-prop` splits S by mass, and its tiles hardly matter." + note + "\n\n" + tokens_and_errors(tiles))
 
 
 def section_means(means):

@@ -83,6 +83,9 @@ def report(words):
            "are prefilled densely, answers are greedy. An answer is lost if dense attention is right and the method is wrong, and gained in the opposite\n"
            "case. The intervals of differences are Tango's, for paired answers. The `choices` show a limit of the model: it answers at the level of a\n"
            "guess (25%), so they do not order methods. The grader of `programs` reads the text; nothing runs a program."]
+    of_changed = [kind for kind, part in parts.items() if part["result"]["commit"].endswith("-dirty")]
+    if of_changed:
+        out.append(f"The program that measured {', '.join(of_changed)} had changes that were not committed.")
     for kind, part in parts.items():
         out += [f"## {kind}: the form of {KINDS[kind]}", f"    {part['command']}", table(part)]
     with open(a.output, "w", encoding="utf-8") as f:

@@ -8,7 +8,7 @@
 Steps (P.-E. Mazare et al.: Inference-time sparse attention with asymmetric indexing, sections 4 and 6, appendix A):
 
 1. Run the model on the prompts, and keep the queries and keys of each layer in a folder. --text: each file gives prompts of --tokens tokens
-   from its start. --ids: each line is a prompt of token ids (`sleigh tokenize` prints ids).
+   from its start; the first prompt of each file comes first. --ids: each line is a prompt of token ids (`sleigh tokenize` prints ids).
 2. For each layer and KV head, spherical k-means on the keys before RoPE, and on the keys after RoPE: 10 iterations from random keys. faiss does
    it where the package is installed, otherwise Lloyd's iterations here. The first key (the sink) is left out.
 3. For each layer and KV head, train the classifier of queries before RoPE, d -> width -> buckets with batch norm and ReLU. The loss is
@@ -20,9 +20,9 @@ Steps (P.-E. Mazare et al.: Inference-time sparse attention with asymmetric inde
 
 The last prompt (--held-out) is left out of 2 and 3. The table on stdout shows it: how evenly its keys fill the buckets (C sum n_c^2 / n^2; 1 is
 even), and the share of its attention mass that l buckets hold, chosen for the group by the classifier, by centroids, and by the true mass (the
-best choice). The same seed, machine and number of threads give the same file. Only Llama models with one file of weights or shards."""
+best choice). The same seed, machine and number of threads give the same file. Only Llama models: a folder with one file of weights or shards, or a
+GGUF file (source_model.py)."""
 import argparse
-import glob
 import json
 import os
 import struct
@@ -38,7 +38,7 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../mea
 import tiny_documents
 from bpe import Tok
 from measured_parts import count
-from small_llama import Model, load_weights
+from source_model import folder_of, hash_of_gguf, is_gguf, open_source, prompts_of_texts, weight_files
 
 START = time.time()
 FNV_START, FNV_PRIME, MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
@@ -79,11 +79,6 @@ def config_text(c):
     return "".join(f"{name}={value}\n" for name, value in fields)
 
 
-def weight_files(folder):
-    return [os.path.join(folder, "model.safetensors")] if os.path.exists(os.path.join(folder, "model.safetensors")) else sorted(
-        glob.glob(os.path.join(folder, "model-*.safetensors")))
-
-
 def model_hash(folder, config):
     tensors, block, blocks = {}, 4096, 8
     for path in weight_files(folder):
@@ -103,6 +98,11 @@ def model_hash(folder, config):
                 file.seek(at + offset)
                 state = fnv1a(state, file.read(n))
     return f"fnv1a:{state:016x}"
+
+
+def name_of(a, config):
+    """The hash that the file names."""
+    return hash_of_gguf(a.model, a.sleigh) if is_gguf(a.model) else model_hash(a.model, config)
 
 
 def write_tensors(path, metadata, tensors):
@@ -125,21 +125,15 @@ def write_tensors(path, metadata, tensors):
 # ---- queries and keys ----
 
 
-def prompts_of(a, config):
+def prompts_of(a):
     """Returns a list of int64 tensors."""
     if a.ids:
         with open(a.ids) as file:
             return [torch.tensor([int(x) for x in line.split()]) for line in file if line.strip()]
-    tok = Tok.load(os.path.join(a.model, "tokenizer.json"))
-    if not a.text:
-        gen = tiny_documents.Gen(tok, a.seed, n_sent=8000, n_story=500)
-        return [torch.from_numpy(gen.sequence(a.tokens)[0].astype(np.int64)) for _ in range(a.prompts)]
-    out = []
-    for path in a.text:
-        with open(path, encoding="utf-8") as file:
-            ids, n = tok.encode(file.read()), a.tokens - 1
-        out += [torch.tensor([tok.bos, *ids[i:i + n]]) for i in range(0, len(ids) - n + 1, n)]
-    return out[:a.prompts]
+    if a.text:
+        return prompts_of_texts(a.model, a.sleigh, a.text, a.tokens, a.prompts)
+    gen = tiny_documents.Gen(Tok.load(os.path.join(a.model, "tokenizer.json")), a.seed, n_sent=8000, n_story=500)
+    return [torch.from_numpy(gen.sequence(a.tokens)[0].astype(np.int64)) for _ in range(a.prompts)]
 
 
 def capture(model, prompts, a, folder):
@@ -353,6 +347,7 @@ def options(arguments):
     here = os.path.dirname(os.path.abspath(__file__))
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", default=os.path.join(here, "../..", "models", "tiny"))
+    p.add_argument("--sleigh", default="build/sleigh", help="the program, for a GGUF file")
     p.add_argument("--out", help="default: saap.safetensors in the folder of the model")
     p.add_argument("--text", nargs="+", help="text files; default: texts of the embedded model's kind")
     p.add_argument("--ids", help="a file with a prompt of token ids on each line, in place of texts")
@@ -380,25 +375,16 @@ def options(arguments):
         p.error(f"--width {a.width}: expected a multiple of 16 from 16 to 8192")
     if not 1 <= a.buckets <= 4096:
         p.error(f"--buckets {a.buckets}: expected 1 to 4096")
-    a.out = a.out or os.path.join(a.model, "saap.safetensors")
+    a.out = a.out or os.path.join(folder_of(a.model), "saap.safetensors")
     return a
 
 
 def run(a):
     torch.set_num_threads(a.threads)
-    with open(os.path.join(a.model, "config.json")) as file:
-        config = json.load(file)
-    name = model_hash(a.model, config)
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    config |= dict(head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
-                   num_key_value_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
-                   rope_theta=rope.get("rope_theta") or config.get("rope_theta") or 10000,
-                   rope_scaling=rope if "factor" in rope else None)  # as Model reads it; config_text has refused other types
-    model = Model(config, torch.bfloat16 if a.device.startswith("cuda") else torch.float32)
-    load_weights(weight_files(a.model), model)
-    model = model.to(a.device)
+    config, model = open_source(a.model, a.device)
+    name = name_of(a, config)
     n_layers, n_heads, d = config["num_hidden_layers"], config["num_key_value_heads"], config["head_dim"]
-    prompts = prompts_of(a, config)
+    prompts = prompts_of(a)
     parts = dict(centroids=torch.zeros(n_layers, n_heads, a.buckets, d, dtype=torch.bfloat16))
     parts |= dict(centroids_roped=torch.zeros_like(parts["centroids"]), w1=torch.zeros(n_layers, n_heads, a.width, d, dtype=torch.bfloat16),
                   b1=torch.zeros(n_layers, n_heads, a.width), w2=torch.zeros(n_layers, n_heads, a.buckets, a.width, dtype=torch.bfloat16),

@@ -158,17 +158,20 @@ static void check_reports(const ref_cache *c, const char *first, const char *val
     int has_extras = alone.method->cpu->needs && alone.method->stages->propose->needs;
     for (int h = 0; h < c->geom.n_heads; h++) {
         const sl_attn_report *r = &c->reports[h];
-        int first_head = h / group * group, n_set = 0, n_fresh = 0, own = 0;
+        int first_head = h / group * group, n_set = 0, n_fresh = 0, own = 0, n_norms = 0, page = -1;
         for (int j = 0; j < n; j++) {
             int in = in_group(set, first_head, group, j);
             n_set += in, n_fresh += in && j >= n - fresh, own += set->in[h][j];
+            if (!in || j / SL_PAGE == page) continue;
+            page = j / SL_PAGE; // the norms of a page are one block
+            n_norms += j >= n - fresh ? fresh : SL_PAGE;
         }
         int k_rows = all_keys ? n : has_extras ? n_set - n_fresh + fresh : n_set;
         if ((int)r->k_rows != k_rows) FAIL("%s+%s: %u rows of K, expected %d", first, value, r->k_rows, k_rows);
         CHECK(r->v_rows >= 1 && (int)r->v_rows <= S && (int)r->v_rows <= own);
         CHECK((int)r->v_distinct <= n_set && r->v_distinct >= r->v_rows);
         CHECK_INT(r->fallback, 0);
-        uint64_t read = (uint64_t)k_rows * row + (uint64_t)r->v_distinct * row + (by_norm ? 2 * (uint64_t)n_set : 0);
+        uint64_t read = (uint64_t)k_rows * row + (uint64_t)r->v_distinct * row + (by_norm ? 2 * (uint64_t)n_norms : 0);
         if (has_extras ? r->bytes <= read : r->bytes != read) // and the extras
             FAIL("%s+%s: %llu bytes, expected %llu", first, value, (unsigned long long)r->bytes, (unsigned long long)read);
     }
@@ -286,10 +289,17 @@ static void specifications(void) {
     CHECK_INT(sl_attn_get(&spec, "tokens"), 512);
     CHECK_INT(sl_attn_get(&spec, "S"), 64);
     CHECK_INT(sl_attn_mean_of(&spec), SL_MEAN_BIASED);
-    static const char *const cpu_only[] = {"quest+santa-prop",          "topk+santa-sys",      "saap+santa-sys",
-                                           "dense-q+santa-prop",        "quest:sink=16",       "santa-prop:tile=64",
-                                           "vattention:predictor=int4", "santa-flash:tile=512"};
-    for (int i = 0; i < 8; i++) {
+    static const char *const cpu_only[] = {"quest+santa-prop",
+                                           "topk+santa-sys",
+                                           "saap+santa-sys",
+                                           "dense-q+santa-prop",
+                                           "quest:sink=16",
+                                           "santa-prop:tile=64",
+                                           "vattention:predictor=int4",
+                                           "santa-flash:tile=512",
+                                           "vattention:predictor=hash",
+                                           "vattention:predictor=buckets"};
+    for (int i = 0; i < 10; i++) {
         spec = parse(cpu_only[i]);
         if (sl_attn_on_gpu(&spec)) FAIL("%s: a GPU offers it, although no kernel does", cpu_only[i]);
     }
@@ -312,6 +322,9 @@ static void specifications(void) {
         {"quest+vattention", "vattention does not draw rows of V from given scores", SL_ERR_UNSUPPORTED},
         {"saap+santa-is", "santa-is does not draw rows of V from given scores", SL_ERR_UNSUPPORTED},
         {"topk+santa-pps:epsilon=0.1", "the rows that topk leaves out have an error without a bound", SL_ERR_ARG},
+        {"dense-q+santa-pps:epsilon=0.1",
+         "found epsilon 0.1, expected 0: the approximate scores of dense-q have an error without", SL_ERR_ARG},
+        {"bernoulli-group+santa-pps:epsilon=0.2:certify=head", "the approximate scores of bernoulli-group have", SL_ERR_ARG},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         sl_error err;

@@ -345,6 +345,48 @@ static void rows_of_a_step(void) {
     CHECK(n > n_tried * 9 / 10);
 }
 
+// ---- the share of visited rows ----
+
+// Below the share that a step visits, every head attends exactly and is counted; at this share, none does.
+static void dense_above_a_share(void) {
+    static const int n = 3000;
+    static const char *const methods[] = {"saap:l=5", "saap-kmeans:l=5", "saap-kmeans:l=5:rope=1", "saap:l=5+santa-sys"};
+    float dense[4 * 64];
+    ref_cache c = ref_cache_new(4, 2, 64, 1, &n, 1, test_seed);
+    ref_add_to_values(&c, 1);
+    ref_decode(&c, "dense", 0, 1, 1, 0);
+    memcpy(dense, c.out, sizeof dense);
+    for (int i = 0; i < 4; i++) {
+        char attn[120], value[20] = "";
+        double share[2];
+        int with_buckets = (n - 1) / SL_PAGE * SL_PAGE - 10, name = (int)strcspn(methods[i], "+");
+        snprintf(value, sizeof value, "%s", methods[i] + name);
+        snprintf(attn, sizeof attn, "%.*s:sink=10:window=0:dense-layers=0", name, methods[i]);
+        CHECK_INT(ref_decode(&c, attn, 0, 1, 1, 0).fallbacks, 0);
+        for (int h = 0; h < 2; h++) // of each KV head
+            share[h] = (double)((int)c.reports[2 * h].v_rows - 10 - (n - with_buckets - 10)) / with_buckets;
+        CHECK(share[0] > 0.1 && share[0] < 0.9 && share[0] != share[1]);
+        double low = fmin(share[0], share[1]), high = fmax(share[0], share[1]);
+        const double limits[] = {low - 1e-6, low + 1e-6, high + 1e-6};
+        for (int k = 0; k < 3; k++) {
+            snprintf(attn, sizeof attn, "%.*s:sink=10:window=0:dense-layers=0:dense-above=%.8f%s", name, methods[i], limits[k],
+                     value);
+            CHECK_INT(ref_decode(&c, attn, 0, 1, 1, 0).fallbacks, 2 * (2 - k));
+            for (int head = 0; head < 4; head++) {
+                int is_exact = share[head / 2] > limits[k];
+                CHECK_INT(c.reports[head].fallback, is_exact);
+                if (is_exact != !memcmp(dense + head * 64, c.out + head * 64, 64 * sizeof *dense))
+                    FAIL("%s, head %d: the bits of dense attention are %sexpected", attn, head, is_exact ? "" : "not ");
+                if (is_exact) CHECK_INT(c.reports[head].v_distinct, n);
+            }
+        }
+    }
+    CHECK_INT(ref_decode(&c, "saap:l=5:dense-above=0", 0, 1, 1, 0).fallbacks, 0); // a dense layer
+    CHECK_INT(ref_decode(&c, "saap:l=5:window=3000:dense-layers=0:dense-above=0", 0, 1, 1, 0).fallbacks,
+              0); // no row has a bucket
+    ref_cache_free(&c);
+}
+
 // ---- plans ----
 
 static void refusals(void) {
@@ -434,6 +476,7 @@ static const test_case cases[] = {
     {"every-bucket", NEEDS_NOTHING, every_bucket},
     {"dense-layers", NEEDS_NOTHING, dense_layers},
     {"rows-of-a-step", NEEDS_NOTHING, rows_of_a_step},
+    {"dense-above-a-share", NEEDS_NOTHING, dense_above_a_share},
     {"refusals", NEEDS_NOTHING, refusals},
     {"on-an-engine", NEEDS_NOTHING, on_an_engine},
     {0},

@@ -15,13 +15,17 @@ static const char *const verify_names[] = {"denominator", "numerator", "output"}
 static void small_contexts_are_dense(void) { // sink + window cover all rows, or the base sample does
     static const int n[] = {1, 31, 128, 255, 256, 257};
     static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 128}, {9, 3, 64}};
-    static const char *const specs[] = {
-        "vattention", "vattention:sink=0:window=1:base=1", "vattention:sink=64:window=64:epsilon=0.001:predictor=quest",
-        "vattention:sink=64:window=64:epsilon=0.001:predictor=int4", "vattention:bound=hoeffding:epsilon=0.001"};
+    static const char *const specs[] = {"vattention",
+                                        "vattention:sink=0:window=1:base=1",
+                                        "vattention:sink=64:window=64:epsilon=0.001:predictor=quest",
+                                        "vattention:sink=64:window=64:epsilon=0.001:predictor=int4",
+                                        "vattention:bound=hoeffding:epsilon=0.001",
+                                        "vattention:sink=64:window=64:epsilon=0.001:predictor=hash",
+                                        "vattention:sink=64:window=64:epsilon=0.001:predictor=buckets"};
     double p[257], mu[128];
     for (int i = 0; i < 5; i++) {
         ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 6, n, 1, test_seed + i);
-        for (int k = 0; k < 5; k++) {
+        for (int k = 0; k < 7; k++) {
             ref_decode(&c, specs[k], 0, 6, 3, 0);
             for (int s = 0; s < 6; s++)
                 for (int head = 0; head < g[i].heads; head++) {

@@ -621,6 +621,14 @@ static void inspect(void) {
     CHECK(bytes > 1e5 && number(buckets, "bytes") == bytes && number(buckets, "buckets") == 256);
     CHECK(number(buckets, "width") == 256 && number(buckets, "dense_layers") == 1);
     CHECK(json_is_true(json_object_get(buckets, "roped")));
+    char model[80];
+    size_t n;
+    snprintf(model, sizeof model, "\"model\":\"%s\"", json_string_value(json_object_get(root, "hash")));
+    CHECK_HAS(slurp("models/tiny/saap.safetensors", &n) + 8, model); // the header of the file, which was trained for this model
+    json_decref(root);
+    j = RUN("inspect", "-m", "models/llama-3.1-8b", "--load-format", "dummy", "-o", "json");
+    root = document(&j);
+    CHECK(json_is_null(json_object_get(root, "hash")));
     json_decref(root);
 }
 

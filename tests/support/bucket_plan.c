@@ -48,14 +48,21 @@ sl_buckets test_buckets_new(int n_layers, int n_kv_heads, int head_dim, int C, i
                     .centroids = unit_rows(heads * C, head_dim, &seed),
                     .roped = unit_rows(heads * C, head_dim, &seed),
                     .inv_freq = inv_freq};
-    if (!W) return b;
-    b.w1 = normal_rows(heads * W * head_dim, 1 / sqrt(head_dim), &seed), b.b1 = normal_numbers(heads * W, &seed);
-    b.w2 = normal_rows(heads * C * W, 2 / sqrt(W), &seed), b.b2 = normal_numbers(heads * C, &seed);
+    if (W) {
+        b.w1 = normal_rows(heads * W * head_dim, 1 / sqrt(head_dim), &seed), b.b1 = normal_numbers(heads * W, &seed);
+        b.w2 = normal_rows(heads * C * W, 2 / sqrt(W), &seed), b.b2 = normal_numbers(heads * C, &seed);
+    }
+    b.bits = (sl_key_bits){.n_bits = TEST_KEY_BITS, .wk = unit_rows(heads * TEST_KEY_BITS, head_dim, &seed)};
+    bf16 *wq = malloc(heads * TEST_KEY_BITS * head_dim * sizeof *wq);
+    memcpy(wq, b.bits.wk, heads * TEST_KEY_BITS * head_dim * sizeof *wq); // as in a hash of the angle
+    b.bits.wq = wq, b.bits.bq = normal_numbers(heads * TEST_KEY_BITS, &seed);
+    b.bits.bk = normal_numbers(heads * TEST_KEY_BITS, &seed);
     return b;
 }
 
 void test_buckets_free(sl_buckets *b) {
-    const void *parts[] = {b->centroids, b->roped, b->w1, b->w2, b->b1, b->b2, b->inv_freq};
+    const void *parts[] = {b->centroids, b->roped,   b->w1,      b->w2,      b->b1,     b->b2,
+                           b->inv_freq,  b->bits.wq, b->bits.wk, b->bits.bq, b->bits.bk};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) free((void *)parts[i]);
     *b = (sl_buckets){0};
 }
@@ -76,9 +83,19 @@ bucket_plan bucket_plan_of(const sl_buckets *b, uint64_t model_hash) {
     snprintf(p.texts[1].text, sizeof p.texts[1].text, "%d", C);
     snprintf(p.texts[2].text, sizeof p.texts[2].text, "%d", W);
     snprintf(p.texts[3].text, sizeof p.texts[3].text, "%d", b->n_dense);
-    char hash[SL_HASH_TEXT];
-    sl_hash_text(model_hash, hash);
-    strcpy(p.texts[4].text, hash);
+    sl_hash_text(model_hash, p.texts[4].text);
+    return p;
+}
+
+bucket_plan bit_plan_of(const sl_buckets *b, uint64_t model_hash) {
+    int L = b->n_layers, H = b->n_kv_heads, B = b->bits.n_bits, d = b->head_dim;
+    bucket_plan p = {.tensors = {{"wq", "BF16", {L, H, B, d}, 4, b->bits.wq},
+                                 {"wk", "BF16", {L, H, B, d}, 4, b->bits.wk},
+                                 {"bq", "F32", {L, H, B}, 3, b->bits.bq},
+                                 {"bk", "F32", {L, H, B}, 3, b->bits.bk}},
+                     .texts = {{"format_version", "1"}, {.name = "bits"}, {.name = "model"}}};
+    snprintf(p.texts[1].text, sizeof p.texts[1].text, "%d", B);
+    sl_hash_text(model_hash, p.texts[2].text);
     return p;
 }
 

@@ -1,5 +1,5 @@
-// tests/support/bucket_plan.h - bucket files (models/bucket_file.h) with random numbers, good ones and broken ones, and the
-// same numbers in memory.
+// tests/support/bucket_plan.h - bucket files and bit files (models/bucket_file.h, models/bit_file.h) with random numbers, good
+// ones and broken ones, and the same numbers in memory.
 #ifndef SLEIGH_TEST_BUCKET_PLAN_H
 #define SLEIGH_TEST_BUCKET_PLAN_H
 
@@ -7,9 +7,10 @@
 
 #include <stdint.h>
 
-enum { PLAN_TENSORS = 7, PLAN_TEXTS = 5 };
+enum { PLAN_TENSORS = 7, PLAN_TEXTS = 5, TEST_KEY_BITS = 96 };
 
-// Random centroids of norm 1 and a random classifier, for every layer, from malloc. width 0: no classifier
+// Random centroids of norm 1, a random classifier and random projections to bits, for every layer, from malloc. width 0: no
+// classifier
 sl_buckets test_buckets_new(int n_layers, int n_kv_heads, int head_dim, int n_buckets, int width, int n_dense, uint64_t seed);
 void test_buckets_free(sl_buckets *b);
 
@@ -27,6 +28,7 @@ typedef struct bucket_plan {
 } bucket_plan;
 
 bucket_plan bucket_plan_of(const sl_buckets *b, uint64_t model_hash);
+bucket_plan bit_plan_of(const sl_buckets *b, uint64_t model_hash); // of a bit file (models/bit_file.h): wq, wk, bq, bk
 void bucket_plan_write(const bucket_plan *plan, const char *path);
 // Makes the folder `to` with links to the files of the model folder `from`, except for a bucket file.
 void bucket_plan_link(const char *from, const char *to);

@@ -27,7 +27,7 @@ const extreme_subject extremes[] = {
     {"bernoulli-group", 0, 0, 1},
     {"bernoulli:B=2+santa-sys", 1, 1, 1},
     {"bernoulli-group:B=8+santa-prop:S=128", 1, 1, 1},
-    {"bernoulli-group+santa-pps:epsilon=0.3", 1, 1, 1},
+    {"bernoulli-group+santa-pps", 1, 1, 1},
     {"streaming:window=100", 0, 0, 0},
     {"topk", 1, 1, 1},
     {"topp", 1, 1, 1},
@@ -39,6 +39,8 @@ const extreme_subject extremes[] = {
     {"vattention", 1, 1, 1},
     {"vattention:predictor=quest", 1, 1, 1},
     {"vattention:predictor=int4", 1, 1, 1},
+    {"vattention:predictor=hash", 0, 1, 1},
+    {"vattention:predictor=buckets:top=1", 0, 1, 1}, // every row
     {"vattention:bound=hoeffding:epsilon=0.5", 1, 1, 1},
     {"topk+santa-sys", 1, 1, 1},
     {"topp+santa-pps:budget=even", 1, 1, 1},

@@ -127,6 +127,14 @@ void account(const sl_attn_geom *geom, const sl_attn_spec *, int, sl_attn_stats 
     stats->features += geom->n_heads;
 }
 
+// The host plans the launches before the visited rows are counted, so no head can turn to dense attention.
+int supports_visits(const sl_attn_spec *spec, sl_error *err) {
+    if (sl_attn_get(spec, "dense-above") >= 1) return 0;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "{attn} %s: found {dense-above} %g, expected 1: a smaller share is not offered on a GPU; or {device} cpu",
+                   spec->method->name, sl_attn_get(spec, "dense-above"));
+}
+
 int supports_draws(const sl_attn_spec *spec, sl_error *err) {
     if (draws_of(spec) == 0 || sl_attn_chooses(spec, "proposal", "cells")) return 0;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -154,7 +162,7 @@ const sl_attn_cuda_ops OPS = {.workspace = workspace,
                               .max_rows = SL_CUDA_LONG_ROWS,
                               .account = account,
                               .prefill = NULL,
-                              .supports = NULL,
+                              .supports = supports_visits,
                               .mask = NULL,
                               .mask_workspace = NULL,
                               .offloaded = OFFLOADED_OPS,

@@ -465,12 +465,16 @@ void account_index(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv,
         account_all_keys(geom, spec, n_kv, stats);
 }
 
-// With rows on the host, exact scores would read every key over the bus. The kernels have no scores from 4-bit keys.
+// With rows on the host, exact scores would read every key over the bus. The kernels have no scores from 4-bit keys, trained
+// bits or buckets.
 int supports(const sl_attn_spec *spec, sl_error *err) {
-    if (sl_attn_chooses(spec, "predictor", "int4"))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "{attn} vattention: {predictor} int4: not offered on a GPU; expected {predictor} oracle or quest, or "
-                       "{device} cpu");
+    static const char *const host_only[] = {"int4", "hash", "buckets"};
+    for (const char *word : host_only)
+        if (sl_attn_chooses(spec, "predictor", word))
+            return sl_fail(err, SL_ERR_UNSUPPORTED,
+                           "{attn} vattention: {predictor} %s: not offered on a GPU; expected {predictor} oracle or quest, or "
+                           "{device} cpu",
+                           word);
     if (!IS_OFFLOADED || by_bounds(spec)) return 0;
     return sl_fail(
         err, SL_ERR_UNSUPPORTED,
