@@ -51,18 +51,24 @@ static inline SL_HOST_DEVICE double sl_error_bound(const sl_stated *s, double sp
     return sqrt(s->bound == SL_STATED_CHI2 ? sl_chi2_quantile(s, spread) * B : s->z * s->z * B);
 }
 
-// The two functions below read b and the norm of the output, |mu^|. Both can be infinite or NaN: a row of V can be, and its
-// square can exceed fp32. Then there is no bound.
+// The functions below read b and the norm of the output, |mu^|. Both can be infinite or NaN: a row of V can be, and its square
+// can exceed fp32. Then there is no bound.
+
+// Whether a norm can have a bound. Kernels add the squares of outputs in fp32, which ends at 2^128, and the CPU adds them in
+// double. So the limit is a norm whose square both hold: equal outputs have a bound on both devices, or on neither.
+static inline SL_HOST_DEVICE int sl_is_norm(double norm) {
+    return norm < 0x1p63; // false for NaN
+}
 
 // epsilon' = b / (|mu^| - b); infinity: there is no bound.
 static inline SL_HOST_DEVICE double sl_stated_error(double b, double norm) {
-    if (!(norm < INFINITY) || !(b <= norm)) return INFINITY; // also for NaN
-    return b > 0 ? b / (norm - b) : 0;                       // infinity for b = norm
+    if (!sl_is_norm(norm) || !(b <= norm)) return INFINITY; // also for NaN
+    return b > 0 ? b / (norm - b) : 0;                      // infinity for b = norm
 }
 
 // Whether epsilon' <= epsilon. share: epsilon / (1 + epsilon).
 static inline SL_HOST_DEVICE int sl_is_certified(double b, double norm, double share) {
-    return norm < INFINITY && b <= share * norm;
+    return sl_is_norm(norm) && b <= share * norm;
 }
 
 // ---- what a layer carries ----

@@ -11,7 +11,7 @@ double sl_norm(const float *x, int n) {
 }
 
 double sl_relative_bound(double b, double norm) {
-    if (!(norm < INFINITY) || !(b >= 0)) return INFINITY;
+    if (!sl_is_norm(norm) || !(b >= 0)) return INFINITY;
     return b > 0 ? b / norm : 0; // infinity for norm = 0
 }
 

@@ -1,6 +1,7 @@
 // engine/attend/attn_runner_cuda.c - attention on the GPU: translates a batch into the arguments of a method's kernels.
 //
 // sl_backend.stream makes the engine's GPU the current device, so every launch here and in observe_cuda.c goes to that GPU.
+#include "attention/exact_step_cuda.h"
 #include "attention/prefill/prefill_mask.h"
 #include "engine/attend/attn_launch_cuda.h"
 #include "backend/cuda/cuda_backend.h"
@@ -288,6 +289,8 @@ static void decode_rows(const sl_batch *b, const sl_plan *plan, const sl_attn_cu
         sl_attn_cuda_decode_args exact = sl_cuda_exact_args_of(e, plan, args);
         exact.n_seqs = n_exact;
         sl_cuda_ops_of(e, exact.spec)->decode(&exact);
+        exact.spec = args->spec;
+        sl_cuda_exact_step(&exact);
     }
     skip_rows(&drawn, n_exact);
     if (drawn.n_seqs) sl_cuda_ops_of(e, drawn.spec)->decode(&drawn);
@@ -328,7 +331,7 @@ static void account(sl_engine *e, const sl_session *s, int n_rows) {
         for (int layer = 0; layer < g->n_layers; layer++) {
             const sl_plan *plan = sl_session_plan(s);
             int n_kv = s->kv.n_tokens + 1 + i, exact = n_kv < sl_plan_exact_below(e, plan, layer);
-            const sl_attn_spec *of_layer = &plan->methods.layer[layer], *spec = exact ? &dense : of_layer;
+            const sl_attn_spec *spec = exact ? &dense : &plan->methods.layer[layer];
             uint64_t rows = n_kv;
             sl_attn_stats step = {.steps = g->n_heads,
                                   .dense_k_rows = rows * g->n_kv_heads,
@@ -338,7 +341,6 @@ static void account(sl_engine *e, const sl_session *s, int n_rows) {
             const sl_attn_cuda_ops *ops = sl_cuda_ops_of(e, spec);
             if (ops->account) ops->account(g, spec, n_kv, &step);
             if (exact) step.exact_heads = g->n_heads;
-            if (exact && sl_attn_certifies_layer(of_layer)) sl_attn_stats_add_stated(&step, 0, 1);
             sl_attn_stats_add(&e->stats, &step);
         }
 }

@@ -8,6 +8,8 @@
 // Kernels count for all heads of a launch together. A report gets an equal share of the rows, draws and bytes, so sums and
 // means over heads are exact, but the values of single heads are not known. Effective samples and bounds are not known either:
 // NaN. Outputs are bf16, and the rounding of both outputs contributes about 0.002 to a relative error.
+#include "attention/exact_step_cuda.h"
+#include "attention/stages/stages.h"
 #include "backend/cuda/cuda.h"
 #include "base/thread_pool.h"
 #include "engine/attend/attn_launch_cuda.h"
@@ -174,6 +176,7 @@ static void launch(const sl_batch *batch, const sl_attn_cuda_decode_args *runnin
         if (spec < 0 && i < n_exact) {
             sl_attn_cuda_decode_args exact = sl_cuda_exact_args_of(e, plan, &args);
             sl_cuda_ops_of(e, exact.spec)->decode(&exact);
+            sl_cuda_exact_step(&args);
             continue;
         }
         sl_cuda_ops_of(e, args.spec)->decode(&args);
@@ -193,9 +196,9 @@ static float stated_error_of(const sl_attn_stats *s) {
     return s->unbounded ? INFINITY : (float)s->stated_most;
 }
 
-// exact: the sequence attended exactly in place of spec.
+// exact: the sequence attended exactly in place of spec. numbers: the output of the heads.
 static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int exact, int n_kv, const sl_attn_cuda_stats *counted,
-                         sl_attn_report *out) {
+                         const float *numbers, sl_attn_report *out) {
     static const sl_attn_spec dense = {.method = &sl_method_dense};
     const sl_attn_geom *g = &e->geom;
     int n = g->n_heads, n_kv_heads = g->n_kv_heads;
@@ -203,7 +206,6 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int exact
     const sl_attn_spec *run = exact ? &dense : spec;
     const sl_attn_cuda_ops *ops = sl_cuda_ops_of(e, run);
     if (ops->account) ops->account(g, run, n_kv, &s);
-    if (exact && sl_attn_certifies_layer(spec)) sl_attn_stats_add_stated(&s, 0, 1);
     for (int h = 0; h < n; h++) {
         int kv_head = h / (n / n_kv_heads);
         out[h] = (sl_attn_report){SL_ATTN_NO_VALUES,
@@ -222,8 +224,11 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int exact
                                   .fallback = share_of(s.fallbacks, n, h),
                                   .heavy_tail = share_of(s.heavy_tails, n, h)};
         out[h].stated_error = stated_error_of(&s);
-        if (exact && sl_attn_states_error(spec)) out[h].error_bound = 0;
+        const float *of_head = numbers + (size_t)h * g->head_dim;
+        if (exact && sl_attn_states_error(spec))
+            out[h].error_bound = (float)sl_relative_bound(0, sl_norm(of_head, g->head_dim));
     }
+    if (exact && sl_attn_certifies_layer(spec)) sl_reports_state_zero(g, numbers, out);
 }
 
 static void widen(const bf16 *from, size_t n, float *to) {
@@ -270,8 +275,8 @@ static void report(const sl_batch *batch, const sl_attn_cuda_decode_args *runnin
                                        .spec = spec < 0 ? running->spec : &o->device->specs[spec],
                                        .seed = at->seed + seed,
                                        .profile = which || !o->profiles ? NULL : o->profiles + i * e->geom.n_heads};
-        fill_reports(e, record.spec, spec < 0 && i < n_exact, record.n_kv, &r->counted[which * n + i], o->reports);
         widen(r->out + (which * n + i) * row, row, out);
+        fill_reports(e, record.spec, spec < 0 && i < n_exact, record.n_kv, &r->counted[which * n + i], out, o->reports);
         sl_observation_report(e, &record, i, o->reports, out);
     }
 }

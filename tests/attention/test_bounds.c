@@ -234,6 +234,9 @@ static void rules(void) {
                 {2, 2, INFINITY, 0},
                 {3, 2, INFINITY, 0},
                 {1, 0, INFINITY, 0},
+                {0, 9e18, 0, 1}, // 2^63 is 9.2e18
+                {0, 0x1p63, INFINITY, 0},
+                {1, 1e20, INFINITY, 0},
                 {0, INFINITY, INFINITY, 0},
                 {1, INFINITY, INFINITY, 0},
                 {INFINITY, INFINITY, INFINITY, 0},
@@ -248,7 +251,7 @@ static void rules(void) {
         CHECK(sl_stated_error(b, norm) == rows[i].stated);
         CHECK_INT(sl_is_certified(b, norm, 0.5), rows[i].certified);
         double relative = sl_relative_bound(b, norm);
-        CHECK(relative == (b == 0 && norm < INFINITY ? 0 : norm < INFINITY && b > 0 ? b / norm : INFINITY));
+        CHECK(relative == (b == 0 && norm < 0x1p63 ? 0 : norm < 0x1p63 && b > 0 ? b / norm : INFINITY));
     }
 }
 

@@ -3,6 +3,8 @@
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
+#include "attention/exact_step_cuda.h"
+#include "attention/stages/stages.h"
 #include "tests/support/bad_values.h"
 #include "tests/support/decode_check.h"
 #include "tests/support/extremes.h"
@@ -274,6 +276,39 @@ static void bad_values_of_heads(void) {
             ref_cache_free(&c);
         }
 }
+
+// A layer-step whose heads attend exactly, because the sequence has few rows, states what the CPU states: no error, if the
+// output has a norm.
+static void exact_steps(void) {
+    enum { HEADS_OF_LAYER = 3, HEAD_DIM = 64, SEQS = 8, N = HEADS_OF_LAYER * HEAD_DIM };
+    static const float bad[SEQS] = {0, NAN, INFINITY, -INFINITY, 9.1e18f, 9.3e18f, 1e20f, -3e38f};
+    static const char *const specs[] = {"santa-pps:epsilon=0.2", "santa-is:proposal=int8:epsilon=0.2"};
+    const sl_attn_geom g = {.n_heads = HEADS_OF_LAYER, .n_kv_heads = 1, .head_dim = HEAD_DIM};
+    for (int i = 0; i < 2 * SEQS; i++) {
+        bf16 out[N];
+        float numbers[N];
+        sl_attn_report reports[HEADS_OF_LAYER];
+        sl_attn_spec spec;
+        sl_error err;
+        CHECK_OK(sl_attn_parse(specs[i / SEQS], &spec, &err), err);
+        for (int j = 0; j < N; j++)
+            out[j] = sl_f32_to_bf16(j == N - 5 && bad[i % SEQS] != 0 ? bad[i % SEQS] : 0.5f * (float)(j % 3));
+        for (int j = 0; j < N; j++) numbers[j] = sl_bf16_to_f32(out[j]);
+        sl_reports_state_zero(&g, numbers, reports);
+        sl_attn_cuda_stats counted, *stats = gpu_zero(sizeof counted);
+        sl_attn_cuda_decode_args args = {
+            .geom = &g, .spec = &spec, .n_seqs = 1, .out = gpu_copy(out, sizeof out), .stats = stats};
+        sl_cuda_exact_step(&args);
+        gpu_read(&counted, stats, sizeof counted);
+        sl_attn_stats on_gpu = sl_attn_stats_of_kernels(&counted), on_cpu = {0};
+        sl_attn_stats_add_stated(&on_cpu, reports[0].stated_error, reports[0].stated_error == 0);
+        CHECK_INT(on_gpu.stated, 1);
+        CHECK_INT(on_gpu.certified, on_cpu.certified);
+        CHECK_INT(on_gpu.unbounded, on_cpu.unbounded);
+        CHECK_INT(on_gpu.certified, i % SEQS == 0 || i % SEQS == 4);
+        gpu_free_all();
+    }
+}
 #endif
 
 static const test_case cases[] = {
@@ -284,6 +319,7 @@ static const test_case cases[] = {
     GPU_CASE("extras", extras),
     GPU_CASE("bad-values-of-layers", bad_values_of_layers),
     GPU_CASE("bad-values-of-heads", bad_values_of_heads),
+    GPU_CASE("exact-steps", exact_steps),
     {0},
 };
 const test_suite suite_cuda_extremes = {"cuda_extremes", cases};

@@ -16,7 +16,7 @@ enum { MOST_PROBLEMS = 16 };
 
 typedef struct problem {
     sl_masses size;
-    int S, shared;
+    int S, shared, most; // most: sizes that can be listed (take_marked.cuh)
     double alpha;
     sl_rng_id id;
 } problem;
@@ -61,7 +61,12 @@ static int run(problem *problems, int n_problems) {
                                        .row = gpu_new(most * sizeof(int32_t)),
                                        .inv_pi = gpu_new(most * sizeof(float)),
                                        .result = gpu_new(4 * sizeof(int)),
-                                       .light = gpu_new(sizeof(uint64_t))};
+                                       .light = gpu_new(sizeof(uint64_t)),
+                                       .marks = gpu_new(n_blocks * TAKE_ALL_MARK),
+                                       .mark_result = gpu_new(TAKE_ALL_RESULT),
+                                       .sizes = gpu_new(p->most * sizeof(uint64_t)),
+                                       .most = p->most,
+                                       .ready = gpu_zero(2 * sizeof(int))};
         if (p->alpha > 0) sl_masses_mix(&p->size, p->alpha);
     }
     const take_all_problem *device = gpu_copy(on_gpu, n_problems * sizeof *on_gpu);
@@ -97,6 +102,7 @@ static int run_sizes(const sl_masses *size, uint32_t seed) { // every budget and
             problems[i] = (problem){.size = *size,
                                     .S = budgets[i / 2],
                                     .shared = i % 2,
+                                    .most = (i / 2 + seed) % 2 ? 8192 : 50, // listed sizes suffice, or they do not
                                     .alpha = mixed ? 0.01 : 0,
                                     .id = {.seed = seed, .sequence = 3, .position = 17, .layer = 2, .head = (uint32_t)i}};
         n_listed += run(problems, 12);
@@ -160,7 +166,7 @@ static void candidates_fit(void) {
             sl_attn_kernels_best()->masses(score + j, 256, s.sizes.stored + j, s.sizes.ref + j / SL_BLOCK,
                                            s.sizes.cum + j / SL_BLOCK + 1);
         sl_masses_finish(&s.sizes);
-        problem p = {.size = s.sizes, .S = 128, .id = {.seed = 5, .head = (uint32_t)i}};
+        problem p = {.size = s.sizes, .S = 128, .most = 1024, .id = {.seed = 5, .head = (uint32_t)i}};
         CHECK_INT(run(&p, 1), 1);
         free(score);
         sample_free(&s);

@@ -1,5 +1,5 @@
-// tests/support/take_all_probe.h - runs the draws of attention/cuda/santa/take_all.cuh on a GPU, for tests. Each thread block
-// solves one problem.
+// tests/support/take_all_probe.h - runs the draws of attention/cuda/santa/take_all.cuh on a GPU, for tests. Two thread blocks
+// share a problem: the first one has the even turns and marks heavy rows, the second one has the odd turns.
 #ifndef SLEIGH_TEST_TAKE_ALL_H
 #define SLEIGH_TEST_TAKE_ALL_H
 
@@ -9,6 +9,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+enum { TAKE_ALL_MARK = 16, TAKE_ALL_RESULT = 64 };
 
 typedef struct take_all_problem { // pointers point to device memory
     const uint64_t *mass;         // [n_blocks] ref << 48 | block mass
@@ -20,6 +22,10 @@ typedef struct take_all_problem { // pointers point to device memory
     float *inv_pi; // [n + S + 1024]
     int *result;   // number of entries of row; of heavy rows; of light draws; 1: the candidates fitted
     uint64_t *light;
+    // Memory for marks (take_marked.cuh): TAKE_ALL_MARK bytes for each block; [most] sizes; TAKE_ALL_RESULT bytes; two zeros.
+    void *marks, *mark_result;
+    uint64_t *sizes;
+    int most, *ready;
 } take_all_problem;
 
 // problems: device memory. Return before the kernel ends. long: the code for contexts of more than SL_CUDA_SHORT_ROWS rows.

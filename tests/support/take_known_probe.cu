@@ -21,7 +21,9 @@ __global__ void take_known_kernel(const take_known_problem *problems) {
     const take_known_problem p = problems[blockIdx.x];
     int thread = threadIdx.x, n = 0;
     if (thread == 0) place_listed(&s->rows, p.listed, 0);
-    take_all_prepare(&s->take, memory + (sizeof *s + 15) / 16 * 16, p.mass, p.w, BLOCK, p.n, p.alpha, p.id, thread);
+    take_all_prepare(&s->take, memory + (sizeof *s + 15) / 16 * 16, p.mass, p.w, BLOCK, p.n, p.alpha,
+                     {.blocks = (block_mark *)p.marks, .sizes = NULL, .most = 0, .result = NULL, .ready = NULL, .role = MARKS},
+                     p.id, thread);
     __syncthreads();
     known_blocks(&s->take, &s->rows, p.kappa, {p.mass, s->take.sizes.n_blocks, s->mass, s->top}, thread);
     list_heavy(&s->take, &s->rows, 0, listed_blocks(&s->rows), thread);
@@ -31,12 +33,14 @@ __global__ void take_known_kernel(const take_known_problem *problems) {
         if (n + thread < p.most) p.row[n + thread] = x.row, p.inv_pi[n + thread] = inverse_pi(&s->take, x);
         n += TAKE_THREADS;
     };
-    uint32_t n_points = points_below(&s->take, &s->rows, p.shared, p.id, split.light);
-    if (split.is_listed)
-        take_part(&s->take, &s->rows, whole_head(split), p.shared, p.id, thread, add);
-    else
-        take_parts(&s->take, &s->rows, split, p.shared, p.id, thread, add);
-    if (thread == 0) *p.result = {s->rows.kappa, split.light, split.n_heavy, split.is_listed, n, n_points};
+    if (split.is_listed) {
+        take_rows<false>(&s->take, &s->rows, split, p.shared, p.id, thread, add);
+    } else {
+        __syncthreads();
+        mark_known(&s->take, &s->rows, thread);
+        take_rows<true>(&s->take, &s->rows, split, p.shared, p.id, thread, add);
+    }
+    if (thread == 0) *p.result = {s->rows.kappa, split.light, split.n_heavy, split.is_listed, n};
 }
 
 } // namespace

@@ -14,7 +14,6 @@ typedef struct take_known_result {
     uint64_t kappa, light; // kappa in units of size
     int n_heavy, n_listed; // n_listed: 1 if the heavy rows fitted into the lists
     int n_entries;         // of row and inv_pi
-    uint32_t n_points;     // points below the light size
 } take_known_result;
 
 typedef struct take_known_problem { // pointers point to device memory
@@ -27,6 +26,7 @@ typedef struct take_known_problem { // pointers point to device memory
     float *inv_pi; // [most]
     int most;
     uint16_t *listed; // [n_blocks], for the code for long contexts
+    void *marks;      // [n_blocks] marks of 16 bytes
     take_known_result *result;
 } take_known_problem;
 

@@ -36,6 +36,7 @@ struct is_params {
     carried_params carried = {};
     uint16_t *listed = NULL; // IS_LONG: place_listed
     int *paired = NULL; // BY_LAYER: [n_seqs * n_heads][MOST_PAIRED] pool rows that chi2 compares, of heads with shared lists
+    all_marks marks = {};
     offloaded_rows host = {}; // IS_OFFLOADED
 };
 

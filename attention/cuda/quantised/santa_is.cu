@@ -104,22 +104,6 @@ __device__ int *shared_pairs(const is_params &p, const block_shared *s) {
     return p.paired + (size_t)s->at.index * MOST_PAIRED;
 }
 
-// Sums the rows of a head whose heavy rows are too many for the lists, as one list.
-template <int DIM>
-__device__ counts sum_parts(const is_params &p, block_shared *s, layer_shared *l, known_split split, int thread,
-                            mass_sum *all) {
-    counts n = {};
-    warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
-    uint32_t step = pair_step(p, split);
-    take_parts(&s->take, &l->rows, split, false, s->at.id, thread, [&](const drawn_row &x, uint32_t m) {
-        n.n_drawn += __popc(__ballot_sync(~0u, x.row >= 0));
-        keep_pair(p, s, l->pairs.row, step, x, m);
-        n.n_read += add_rows<DIM>(p, s, 0, x, thread, &own);
-    });
-    add_list(all, join_warps<DIM>(s, own, thread));
-    return n;
-}
-
 // Number of lists for n_turns turns of TAKE_THREADS rows.
 __device__ int lists_of_turns(const is_params &p, int n_turns) {
     return max(min(n_turns, p.n_lists), 1);
@@ -163,18 +147,45 @@ __device__ counts search_error(const is_params &p, block_shared *s, layer_shared
     return sum_try<DIM>(p, s, l, S, 1, thread, all);
 }
 
+// Sums the lists that the thread block takes of a head that draws at kappa.
+template <int DIM, bool MARKED>
+__device__ __forceinline__ counts sum_known(const is_params &p, block_shared *s, layer_shared *l, const known_split &split,
+                                            int thread, int *n_lists, mass_sum *all) {
+    int n_turns = turns_of(split);
+    *n_lists = lists_of_turns(p, n_turns);
+    uint32_t step = pair_step(p, split);
+    int *pairs = is_alone(s, *n_lists) ? l->pairs.row : shared_pairs(p, s);
+    // Warp 0 usually has only heavy rows, so it has time while other warps search for light rows.
+    if (thread == 0) l->step = step_of_known(s->take.sizes, &l->rows, split, most_rows(s));
+    return sum_lists<DIM>(p, s, *n_lists, n_turns, thread, all, [&](int turn) {
+        uint32_t m;
+        drawn_row x = row_of_known<MARKED>(&s->take, &l->rows, split, false, s->at.id, n_turns, turn, thread, &m);
+        keep_pair(p, s, pairs, step, x, m);
+        return x;
+    });
+}
+
+// Sums a head whose heavy rows are too many for the lists. Its first thread block marks the rows.
+template <int DIM>
+__device__ counts draw_marked(const is_params &p, block_shared *s, layer_shared *l, const known_split &split, int thread,
+                              int *n_lists, mass_sum *all) {
+    __syncthreads(); // all threads have read the lists
+    if (s->take.marks.role == MARKS) {
+        mark_known(&s->take, &l->rows, thread);
+        publish_marks(&s->take, thread);
+    } else {
+        wait_marks(&s->take, thread);
+    }
+    return sum_known<DIM, true>(p, s, l, split, thread, n_lists, all);
+}
+
 // draw_of_layer for a head that does not draw at kappa, or whose heavy rows are too many for the lists. fits: the head draws at
 // kappa. The function is not inlined, because it rarely runs.
 template <int DIM>
 __device__ __noinline__ counts draw_rarely(const is_params &p, block_shared *s, layer_shared *l, known_split split, bool fits,
                                            int thread, int *n_lists, mass_sum *all) {
     *n_lists = 1;
-    if (fits) {
-        if (thread == 0) l->step = step_of_known(s->take.sizes, &l->rows, split, most_rows(s));
-        if (s->at.part > 0) return {};
-        if (thread == 0) settle_head(p.queue, s->at.index, 1);
-        return sum_parts<DIM>(p, s, l, split, thread, all);
-    }
+    if (fits) return draw_marked<DIM>(p, s, l, split, thread, n_lists, all);
     if (l->kappa > 0) {
         *n_lists = lists_of_turns(p, ceil_div(s->at.n_built, (int)TAKE_THREADS));
         counts n = sum_every_row<DIM>(p, s, l, *n_lists, thread, all);
@@ -206,20 +217,7 @@ __device__ counts draw_of_layer(const is_params &p, block_shared *s, layer_share
         *n_lists = lists, *all = sum;
         return n;
     }
-    known_part whole = whole_head(split);
-    int n_turns = turns_of_part(whole);
-    *n_lists = lists_of_turns(p, n_turns);
-    uint32_t step = pair_step(p, split);
-    int *pairs = is_alone(s, *n_lists) ? l->pairs.row : shared_pairs(p, s);
-    // Warp 0 usually has only heavy rows, so it has time while other warps search for light rows.
-    if (thread == 0) l->step = step_of_known(s->take.sizes, &l->rows, split, most_rows(s));
-    counts n = sum_lists<DIM>(p, s, *n_lists, n_turns, thread, all, [&](int turn) {
-        uint32_t m;
-        drawn_row x = row_of_part(&s->take, &l->rows, whole, false, s->at.id, n_turns, turn, thread, &m);
-        keep_pair(p, s, pairs, step, x, m);
-        return x;
-    });
-    return n;
+    return sum_known<DIM, false>(p, s, l, split, thread, n_lists, all);
 }
 
 // ---- a stated error of the layer ----
@@ -297,6 +295,15 @@ __device__ void prepare_measure(const is_params &p, layer_shared *l, int seq_hea
 
 // ---- the kernel ----
 
+// The memory for the marks of a head, for thread 0. at: number of its first block. A head that a roaming thread block has taken
+// is open, so its first thread block has marked the rows, if it does.
+template <int MODE> __device__ head_marks marks_of(const is_params &p, const query_head &h, size_t at, int thread) {
+    bool roams = h.list >= 0, first = h.part == 0 && !roams;
+    head_marks m = p.marks.of_head(h.index, at, first ? MARKS : WAITS);
+    if (MODE == EVEN && roams && thread == 0 && load_acquired(m.ready)) m.role = READY;
+    return m;
+}
+
 // Prepares the thread block for query head `index`. Waits for the head's masses, unless a roaming thread block has taken `list`
 // of the head: an open head has its masses.
 template <int DIM, int MODE>
@@ -324,7 +331,7 @@ __device__ void prepare_head(const is_params &p, char *memory, int index, int pa
     if (MODE == BY_LAYER && thread == 0) place_listed(&l->rows, p.listed, p.score.max_blocks);
     // 0.01: every row has a positive probability, even if the proposal is wrong.
     take_all_prepare(&s->take, memory + SHARED_BYTES + (MODE == BY_LAYER ? LAYER_BYTES : 0), sizes, x.w, x.stride, at.n_built,
-                     MODE == BY_LAYER ? 0 : 0.01, at.id, thread);
+                     MODE == BY_LAYER ? 0 : 0.01, marks_of<MODE>(p, at, x.mass - p.score.mass, thread), at.id, thread);
     if (list < 0)
         wait_done(p.score.done + seq_head, quantised_done_target(p.page_tiles, row.position + 1), thread);
     else
@@ -439,6 +446,12 @@ is_mode mode_of(const sl_attn_spec *spec) {
     return sl_attn_certifies_layer(spec) ? BY_LAYER : EVEN;
 }
 
+// Draws that a head searches for; with a stated error, more than most heads need.
+int searched_draws(const sl_attn_spec *spec) {
+    enum { STATED_DRAWS = 2048 };
+    return mode_of(spec) == BY_LAYER ? (int)STATED_DRAWS : (int)sl_attn_get(spec, "S");
+}
+
 // Most lists of a head's draws.
 int lists_of(const sl_attn_spec *spec) {
     if (mode_of(spec) == BY_LAYER) return LISTS_MAX;
@@ -487,13 +500,16 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     p->draw.partial = a.take<float>(n_sum_floats(geom, lists_of(spec), n_seqs));
     p->newest = a.take<float>(n_sum_floats(geom, NEWEST_TILES, n_seqs));
     // Every list has places of its own for fetched rows.
-    size_t n_blocks = most_thread_blocks(n_seqs * geom->n_heads),
-           n_places = (size_t)n_seqs * geom->n_heads * lists_of(spec) * TAKE_THREADS;
+    size_t n_heads = (size_t)n_seqs * geom->n_heads, n_blocks = most_thread_blocks((int)n_heads),
+           n_places = n_heads * lists_of(spec) * TAKE_THREADS;
     if (mode_of(spec) == BY_LAYER) p->listed = take_listed(&a, n_blocks, n_kv);
     if (mode_of(spec) == BY_LAYER) p->paired = a.take<int>((size_t)n_seqs * geom->n_heads * MOST_PAIRED);
     if (IS_OFFLOADED) p->host.fetched = a.take<bf16>(n_places * 2 * geom->head_dim);
+    p->marks = take_marks(&a, searched_draws(spec), n_heads, n_block_masses(geom, n_seqs, n_kv));
+    if (lists_of(spec) > 1) p->marks.results = a.take<mark_result>(n_heads);
     char *from = a.at; // the next arrays are cleared in every launch, `listed` only for a cache of hot rows
     p->queue = lists_of(spec) > 1 ? take_queue(&a, n_seqs * geom->n_heads) : list_queue{};
+    if (lists_of(spec) > 1) p->marks.ready = a.take<int>(n_heads);
     char *end = a.at;
     if (IS_OFFLOADED) p->host.listed = a.take<int>(n_places);
     if (IS_OFFLOADED && p->host.hot.n_sets > 0) end = a.at;

@@ -62,6 +62,7 @@ struct pps_params {
     draw_bound bound[MOST_TRIES] = {}; // of try i + 1
     carried_params carried = {};
     uint16_t *listed = NULL; // IS_LONG: place_listed
+    all_marks marks = {};
 };
 
 // The query head of a thread block.
@@ -157,11 +158,6 @@ __device__ uint4 sizes_of(const sized_piece &x, uint64_t packed) {
     int unit = size_unit_of(packed);
     return {size_of_product(product_of(x.w.x, x.norms.x), unit), size_of_product(product_of(x.w.y, x.norms.y), unit),
             size_of_product(product_of(x.w.z, x.norms.z), unit), size_of_product(product_of(x.w.w, x.norms.w), unit)};
-}
-
-__device__ uint32_t size_of_row(const sized_space *s, int b, int row) {
-    uint32_t norm = __ldcg(norms_of(s, b * BLOCK) + row);
-    return size_of_product(product_of(size_of_row((const take_space *)s, b, row), norm), size_unit_of(mass_of(s, b))) & 0xffff;
 }
 
 // Whether one of the thread's blocks has a size that is infinite or NaN (masses.h, sl_sizes_out_of_range).
@@ -360,9 +356,9 @@ __device__ sl_threshold_step known_step(const pps_params &p, const block_shared 
     return step_of_known(s->take.sizes, &l->rows, split, most_rows<STATED>(p, s));
 }
 
-// How a head that draws at kappa takes its rows: in one turn, in several turns, or in parts. It takes parts if the lists are
+// How a head that draws at kappa takes its rows: in one turn, in several turns, or in turns of marked rows, if the lists are
 // too short for its heavy rows.
-enum known_draws { ONE_TURN, TURNS, PARTS };
+enum known_draws { ONE_TURN, TURNS, MARKED_TURNS };
 
 // Column `thread` of the output of a head that draws at kappa. ONE_TURN, TURNS: thread 0 also sets l->step. Its warp usually
 // has only heavy rows, so the warp has time while other warps search for light rows.
@@ -373,7 +369,8 @@ __device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *
     row_sum sum = {};
     uint32_t step = STATED && p.carried.stated.bound == SL_STATED_CHI2 ? pair_step_of((int)split.k + 2) : 0;
     int n_light = 0;
-    if (KIND != PARTS && thread == 0) l->step = known_step<STATED>(p, s, l, split);
+    if (KIND == MARKED_TURNS) mark_known(&s->take, &l->rows, thread);
+    if (KIND != MARKED_TURNS && thread == 0) l->step = known_step<STATED>(p, s, l, split);
     auto add = [&](const drawn_row &x, uint32_t m) {
         o->n_samples += __popc(__ballot_sync(~0u, x.row >= 0));
         if (STATED && step > 0) {
@@ -384,11 +381,9 @@ __device__ float draw_known(const pps_params &p, block_shared *s, layer_shared *
         o->n_read += add_row<DIM, AHEAD>(p, s, x, &sum, thread);
     };
     if (KIND == ONE_TURN)
-        take_turn(&s->take, &l->rows, whole_head(split), p.shared, s->at.id, thread, add);
-    else if (KIND == TURNS)
-        take_part(&s->take, &l->rows, whole_head(split), p.shared, s->at.id, thread, add);
+        take_turn(&s->take, &l->rows, split, p.shared, s->at.id, thread, add);
     else
-        take_parts(&s->take, &l->rows, split, p.shared, s->at.id, thread, add);
+        take_rows<KIND == MARKED_TURNS>(&s->take, &l->rows, split, p.shared, s->at.id, thread, add);
     if (STATED && step > 0 && thread % 32 == 0) atomicAdd(&l->pairs.n_light, n_light);
     float out = join_columns<DIM>(s->columns, sum, thread);
     if (STATED && step > 0) {
@@ -413,7 +408,7 @@ __device__ __noinline__ rare_result draw_rarely(const pps_params &p, block_share
     rare_result x = {};
     if (thread == STEP_THREAD && l->kappa > 0) l->step = known_step<STATED>(p, s, l, split);
     if (fits) {
-        x.out = draw_known<DIM, STATED, PARTS>(p, s, l, split, &x.o, thread);
+        x.out = draw_known<DIM, STATED, MARKED_TURNS>(p, s, l, split, &x.o, thread);
     } else if (!STATED) {
         x.out = search<DIM>(p, s, l, l->kappa > 0 ? p.carried.most : p.draw.S, 0, &x.o, thread);
         if (thread == STEP_THREAD && l->kappa > 0) l->step = at_ceiling(l->step);
@@ -441,7 +436,7 @@ __device__ float draw_of_layer(const pps_params &p, block_shared *s, layer_share
     }
     if (!STATED) wait_if_late(p, blockIdx.x);
     if (fits && split.is_listed) {
-        bool one = turns_of_part(whole_head(split)) == 1;
+        bool one = turns_of(split) == 1;
         return one ? draw_known<DIM, STATED, ONE_TURN>(p, s, l, split, o, thread)
                    : draw_known<DIM, STATED, TURNS>(p, s, l, split, o, thread);
     }
@@ -526,7 +521,8 @@ __global__ void __maxnreg__(IS_LONG ? 160 : 96) pps_draw_kernel(const __grid_con
     if (MODE == BY_LAYER && thread == 0) l->pairs.n_light = 0;
     if (HAS_LAYER && thread == 0) place_listed(&l->rows, p.listed, scores.max_blocks);
     take_all_prepare(&s->take, memory + SHARED_BYTES + (HAS_LAYER ? LAYER_BYTES : 0),
-                     scores.size_mass + (masses.mass - scores.mass), masses.w, masses.stride, row.position + 1, 0, id, thread);
+                     scores.size_mass + (masses.mass - scores.mass), masses.w, masses.stride, row.position + 1, 0,
+                     p.marks.of_head(index, masses.mass - scores.mass, MARKS), id, thread);
     wait_done(scores.done + seq_head, done_target(SCORE_WARPS, row.position + 1), thread);
     if (HAS_LAYER) {
         asm volatile("cp.async.wait_all;" ::: "memory"); // of copy_pages
@@ -579,10 +575,17 @@ pps_mode mode_of(const sl_attn_spec *spec) {
     return sl_attn_states_error(spec) ? BY_HEAD : sl_attn_carries_budget(spec) ? CARRIED : EVEN;
 }
 
+// Draws that a head searches for; with a stated error, more than most heads need.
+int searched_draws(const sl_attn_spec *spec) {
+    enum { STATED_DRAWS = 2048 };
+    return sl_attn_states_error(spec) ? (int)STATED_DRAWS : (int)sl_attn_get(spec, "S");
+}
+
 size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, pps_params *p) {
     arena a = after_counters(ws);
     take_masses(&a, &p->score, geom, n_seqs, n_kv);
     p->score.size_mass = a.take<uint64_t>(n_block_masses(geom, n_seqs, n_kv));
+    p->marks = take_marks(&a, searched_draws(spec), (size_t)n_seqs * geom->n_heads, n_block_masses(geom, n_seqs, n_kv));
     if (sl_carries_threshold(spec)) p->listed = take_listed(&a, (size_t)n_seqs * geom->n_heads, n_kv);
     return bytes_taken(a, ws);
 }

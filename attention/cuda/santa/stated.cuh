@@ -66,11 +66,10 @@ __device__ double widest_kappa(const draw_bound &p, double light, double target)
 
 // The number of draws at kappa. *light: the size of the rows that are not heavy.
 template <typename Space> __device__ double draws_at(Space *s, double kappa, uint64_t *light, int thread) {
-    int n_heavy;
-    uint64_t heavy;
-    split(s, (uint64_t)kappa, &n_heavy, &heavy, thread);
-    *light = s->sizes.total - heavy;
-    return n_heavy + (*light > 0 ? ceil((double)*light / kappa) : 0);
+    __syncthreads(); // all threads have read the rows and the sums before
+    heavy_sum heavy = split_blocks(s, (uint64_t)kappa, 0, thread);
+    *light = s->sizes.total - heavy.size;
+    return heavy.n + (*light > 0 ? ceil((double)*light / kappa) : 0);
 }
 
 // The number of draws at a kappa whose bound is within target. The bound of a kappa that is 0.05% larger is above target. So

@@ -10,7 +10,7 @@
 // | find_blocks  | block masses give the total, running sums (cum), and a lower bound of kappa (find_bounds)          |
 // | collect_rows | rows above the bound, the candidates, with their exact sizes, from few blocks                      |
 // | solve_found  | repeats the split into heavy and light over the candidates, in registers                           |
-// | solve_blocks | the same from all blocks, where the candidates are too many: equal result, more time               |
+// | solve_marked | the same where the candidates are too many: it marks the heavy rows (take_marked.cuh)              |
 // | row_of_turn  | heavy rows, then light draws: a threshold on light sizes, moved by the heavy rows before it to all sizes |
 //
 // Worked head: n_kv 32768, S = 128, 256 threads. Each thread has 4 of 1024 blocks. The block masses lie in shared memory.
@@ -29,63 +29,11 @@
 #ifndef SLEIGH_TAKE_ALL_CUH
 #define SLEIGH_TAKE_ALL_CUH
 
-#include "attention/cuda/santa/take_blocks.cuh"
+#include "attention/cuda/santa/take_marked.cuh"
 
 namespace {
 
 // ---- candidates ----
-
-// Stored sizes above this times 2^shift can belong to a row of at least `least` in a block whose sizes are shifted by `shift`.
-__device__ float stored_limit(const size_view &z, uint64_t least) {
-    return least > z.each + 2 ? (float)(least - z.each - 2) * 0.99999f * 0x1p-38f : z.each ? -1 : 0;
-}
-
-// Eight rows of a block. Four lanes together have a block.
-struct lane_rows {
-    uint32_t mask;    // bit j: row j can have a size of at least `least`
-    uint32_t mass[8]; // in-block masses
-    uint64_t before;  // in-block mass before the first of the eight rows
-    int shift;        // right shift from in-block masses to the units of the head
-};
-
-// w: the rows' stored sizes. packed: the block's mass. n: the first n of the eight rows count (0 or less: none).
-__device__ lane_rows rows_of_lane(const size_view &z, const uint4 &w, uint64_t packed, float limit, int n) {
-    const uint32_t pairs[4] = {w.x, w.y, w.z, w.w};
-    int quarter = threadIdx.x % 4;
-    lane_rows x = {.mask = 0, .mass = {}, .before = 0, .shift = z.top - ref_of(packed)};
-    limit *= __uint_as_float((uint32_t)(127 + min(x.shift, 127)) << 23);
-    uint64_t own = 0;
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        uint32_t stored = j % 2 ? pairs[j / 2] & 0xffff0000u : pairs[j / 2] << 16;
-        x.mask |= (uint32_t)(__uint_as_float(stored) > limit) << j;
-        own += x.mass[j] = unit_mass(stored >> 16);
-    }
-    x.mask &= n < 8 ? (1u << max(n, 0)) - 1 : 0xff;
-    x.before = own;
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-        uint64_t before = __shfl_up_sync(~0u, x.before, step);
-        if (quarter >= step) x.before += before;
-    }
-    x.before -= own;
-    return x;
-}
-
-struct lane_row {
-    uint64_t before, size; // size of the block's rows before the row, without uniform parts; its size
-};
-
-// Row i of the eight rows.
-__device__ lane_row row_of_lane(const size_view &z, const lane_rows &x, int i) {
-    uint64_t before = x.before, mass = 0;
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        if (j < i) before += x.mass[j];
-        if (j == i) mass = x.mass[j];
-    }
-    return {to_global(before, x.shift), size_between(z, x.shift, before, mass, true)};
-}
 
 // Collects the rows of the listed blocks that are larger than `least` to s->found, and the number of rows of each warp to
 // s->n_found. A few of the collected rows can be smaller. A warp takes eight blocks at a time. Four lanes take a block.
@@ -176,86 +124,15 @@ __device__ bool solve_found(take_space *s, int S, uint64_t least, int thread) {
         }
         at += __popc(heavy), before = __shfl_sync(~0u, up_to, 31);
     }
-    if (thread == 0) s->drawn = {.n_heavy = n_heavy, .k = light ? k : 0, .light = light, .cut = 0, .listed = true};
+    if (thread == 0) s->drawn = {.n_heavy = n_heavy, .k = light ? k : 0, .light = light, .listed = true};
     __syncthreads();
     return true;
-}
-
-// Calls visit(block) for the blocks of the warp that can have rows larger than cut, in any order. All lanes get the same block.
-template <typename Space, typename Visit>
-__device__ void each_large(const Space *s, uint64_t cut, int warp, const Visit &visit) {
-    const size_view &z = s->sizes;
-    if constexpr (IS_LONG) {
-        int lane = threadIdx.x % 32;
-        each_load<4>(z.mass, z.n_blocks, 32 * warp + lane, [&](int b, int left, uint64_t x, uint64_t y) {
-            uint32_t first = __ballot_sync(~0u, left > 0 && largest_of(z, x) > cut);
-            uint32_t second = __ballot_sync(~0u, left > 1 && largest_of(z, y) > cut);
-            for (uint64_t large = (uint64_t)second << 32 | first; large; large &= large - 1) {
-                int place = __ffsll((long long)large) - 1;
-                visit(b + 2 * (place % 32 - lane) + place / 32);
-            }
-        });
-    } else {
-        for (int b = warp; b < z.n_blocks; b += TAKE_WARPS)
-            if (largest_of(z, mass_of(s, b)) > cut) visit(b);
-    }
-}
-
-// Number and total size of the rows larger than cut.
-template <typename Space> __device__ void split(Space *s, uint64_t cut, int *n_heavy, uint64_t *heavy, int thread) {
-    uint64_t sum = 0, all;
-    int count = 0;
-    each_large(s, cut, thread / 32, [&](int b) {
-        uint64_t size = size_of_lane(s, b);
-        if (size > cut) sum += size, count++;
-    });
-    scan_takers(s, 0, thread, count, &all);
-    *n_heavy = (int)all;
-    scan_takers(s, 1, thread, sum, heavy);
-}
-
-// Finds the heavy rows like solve_found, but reads the sizes of all blocks again in each round. After it, s->cum contains the
-// light size before each entry. The function is not inlined, because its instructions would lie between those that run for
-// every head.
-template <typename Space> __device__ __noinline__ void solve_blocks(Space *s, int S, int thread) {
-    enum { EACH = OWN_ENTRIES };
-    const size_view &z = s->sizes;
-    take_all r = {.n_heavy = 0, .k = S, .light = z.total, .cut = z.total / S, .listed = false};
-    for (;;) {
-        int n_heavy;
-        uint64_t heavy;
-        split(s, r.cut, &n_heavy, &heavy, thread);
-        if (n_heavy == r.n_heavy) break;
-        r.n_heavy = n_heavy, r.k = S - n_heavy, r.light = z.total - heavy, r.cut = r.light / r.k;
-    }
-    if (r.light == 0) r.k = 0;
-    if (thread == 0) s->drawn = r;
-    for (int e = thread; e < TAKE_ENTRIES; e += TAKE_THREADS) s->heavy_of[e] = 0;
-    __syncthreads();
-    each_large(s, r.cut, thread / 32, [&](int b) {
-        uint64_t size = size_of_lane(s, b);
-        if (size > r.cut) atomicAdd((unsigned long long *)&s->heavy_of[b >> z.shift], (unsigned long long)size);
-    });
-    __syncthreads();
-    int n_entries = ceil_div(z.n_blocks, 1 << z.shift);
-    uint64_t entry[EACH], own = 0, all;
-    for (int i = 0; i < EACH; i++) {
-        int e = thread * EACH + i;
-        own += entry[i] = e < n_entries ? s->cum[e + 1] - s->cum[e] - s->heavy_of[e] : 0;
-    }
-    uint64_t running = scan_takers(s, 0, thread, own, &all) - own; // after the scan's barrier all threads have read s->cum
-    for (int i = 0; i < EACH; i++) {
-        s->cum[thread * EACH + i] = running;
-        running += entry[i];
-    }
-    if (thread == 0) s->cum[TAKE_ENTRIES] = all;
-    __syncthreads();
 }
 
 // Ends a head that draws nothing.
 __device__ void take_all_nothing(take_space *s, int thread) {
     asm volatile("cp.async.wait_all;" ::: "memory");
-    if (thread == 0) s->drawn = {.n_heavy = 0, .k = 0, .light = 0, .cut = 0, .listed = true};
+    if (thread == 0) s->drawn = {.n_heavy = 0, .k = 0, .light = 0, .listed = true};
     __syncthreads();
 }
 
@@ -268,6 +145,10 @@ template <typename Space> __device__ void take_all_solve(Space *s, int S, const 
     int n;
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
+    if (s->marks.role == READY) {
+        wait_marks(s, thread);
+        return;
+    }
     int n_each = IS_LONG ? 0 : blocks_each(s->sizes.n_blocks);
     if (IS_LONG)
         n = find_long(s, S, other_top, &least, thread);
@@ -286,15 +167,10 @@ template <typename Space> __device__ void take_all_solve(Space *s, int S, const 
         __syncthreads();
         if (solve_found(s, S, least, thread)) return;
     }
-    solve_blocks(s, S, thread);
+    solve_marked(s, S, least, thread);
 }
 
 // ---- draws ----
-
-struct drawn_row {
-    int row;       // -1: the thread has no row
-    uint64_t size; // size of a light row; 0: a heavy row
-};
 
 __device__ uint64_t add_mass(uint64_t sum, uint32_t w) { // w: bf16 in the low half. The sums are in-block masses times 2^8
     return sum + (uint64_t)unit_mass(w) * 256;
@@ -369,11 +245,6 @@ template <typename Space> __device__ drawn_row find_size(const Space *s, uint64_
     return find_in_block(s, b, packed, t);
 }
 
-// The entry of `cum` that contains a row.
-__device__ int entry_of_row(const size_view &z, int row) {
-    return row / BLOCK >> z.shift;
-}
-
 // The first light row whose running light size exceeds t < light.
 template <typename Space> __device__ drawn_row find_listed(const Space *s, uint64_t t) {
     const size_view &z = s->sizes;
@@ -385,50 +256,11 @@ template <typename Space> __device__ drawn_row find_listed(const Space *s, uint6
     return find_size(s, n > 0 ? t + s->heavy.heavy[n - 1] : t, low, high);
 }
 
-// The same result if heavy rows are not listed: s->cum contains only light sizes.
-template <typename Space> __device__ __noinline__ drawn_row find_unlisted(const Space *s, uint64_t t) {
-    const size_view &z = s->sizes;
-    int low = count_upto(s->cum + 1, entry_of_row(z, z.n - 1), t);
-    uint64_t running = s->cum[low], cut = s->drawn.cut, in_block = 0;
-    drawn_row found = {-1, 0};
-    for (int row = low << z.shift << 5; row < z.n && found.row < 0; row += 8) { // eight rows at a time
-        if (row % BLOCK == 0) in_block = 0;
-        uint64_t packed = mass_of(s, row / BLOCK);
-        int shift = z.top - ref_of(packed);
-        uint4 w = sizes_of(stored_piece(s, row / BLOCK, row % BLOCK / 8), packed);
-        const uint32_t pairs[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            uint32_t mass = unit_mass(i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xffff);
-            uint64_t size = size_between(z, shift, in_block, mass, row + i < z.n);
-            in_block += mass;
-            if (size > cut) continue;
-            running += size;
-            if (found.row < 0 && running > t) found = {row + i, size};
-        }
-    }
-    return found;
-}
-
-// Heavy row number `lane` of block b, in ascending order. -1: the block has no such row. b is the same for all lanes of the
-// warp.
-template <typename Space> __device__ __noinline__ int heavy_row(const Space *s, int b) {
-    if (b >= s->sizes.n_blocks || largest_of(s->sizes, mass_of(s, b)) <= s->drawn.cut) return -1;
-    int lane = threadIdx.x % 32;
-    uint32_t heavy = __ballot_sync(~0u, size_of_lane(s, b) > s->drawn.cut);
-    return lane < __popc(heavy) ? b * BLOCK + (int)__fns(heavy, 0, lane + 1) : -1;
-}
-
-// ---- turns of TAKE_THREADS rows: unlisted heavy rows (a block for each warp), then listed heavy rows and light draws ----
-
-// Number of turns for heavy rows that are not listed.
-__device__ int heavy_turns(const take_space *s) {
-    return s->drawn.listed ? 0 : ceil_div(s->sizes.n_blocks, TAKE_WARPS);
-}
+// ---- turns of TAKE_THREADS rows: heavy rows, then light draws ----
 
 // Number of turns for all drawn rows.
 __device__ int turns_of(const take_space *s) {
-    return heavy_turns(s) + ceil_div((s->drawn.listed ? s->drawn.n_heavy : 0) + s->drawn.k, TAKE_THREADS);
+    return ceil_div(s->drawn.n_heavy + s->drawn.k, TAKE_THREADS);
 }
 
 // Light draw number `number` of those that s->drawn describes, with the uniform numbers of a try (sl_try_index).
@@ -438,7 +270,7 @@ __device__ drawn_row light_row(const Space *s, bool shared, const sl_rng_id &id,
     uint32_t i = sl_try_index(in_try, shared ? 0 : number);
     uint64_t u = i < TAKE_THREADS ? s->uniform[i] : sl_draw_random(&id, i);
     uint64_t t = threshold(r.light, r.k, inverse_of(r.k), number, u);
-    return r.listed ? find_listed(s, t) : find_unlisted(s, t);
+    return r.listed ? find_listed(s, t) : find_marked(s, t);
 }
 
 // The thread's row in a turn of the rows that s->drawn describes. In a warp, lanes with rows come first, heavy rows come before
@@ -448,12 +280,11 @@ __device__ drawn_row light_row(const Space *s, bool shared, const sl_rng_id &id,
 template <typename Space>
 __device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &id, int in_try, int turn, int thread) {
     const take_all &r = s->drawn;
-    int n_listed = r.listed ? r.n_heavy : 0, n_heavy = heavy_turns(s), m = (turn - n_heavy) * TAKE_THREADS + thread;
-    if (turn < n_heavy) return {heavy_row(s, turn * TAKE_WARPS + thread / 32), 0};
-    if (n_listed + r.k <= TAKE_THREADS / 2) m = thread % 32 < 16 ? thread / 32 * 16 + thread % 32 : (int)TAKE_THREADS;
-    if (m < n_listed) return {s->heavy.row[m], 0};
-    if (m >= n_listed + r.k) return {-1, 0};
-    return light_row(s, shared, id, in_try, m - n_listed);
+    int m = turn * TAKE_THREADS + thread;
+    if (r.n_heavy + r.k <= TAKE_THREADS / 2) m = thread % 32 < 16 ? thread / 32 * 16 + thread % 32 : (int)TAKE_THREADS;
+    if (m < r.n_heavy) return {r.listed ? s->heavy.row[m] : marked_row(s, m), 0};
+    if (m >= r.n_heavy + r.k) return {-1, 0};
+    return light_row(s, shared, id, in_try, m - r.n_heavy);
 }
 
 // 1 / pi of a row. Call it while loads are in flight.

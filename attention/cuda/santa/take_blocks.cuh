@@ -21,6 +21,7 @@ enum {
     CANDIDATES = TAKE_WARPS * WARP_CANDIDATES, // rows that can be heavy
     CANDIDATE_BLOCKS = 512,                    // blocks that can hold candidates
     KNOWN_LISTED = 128,                        // heavy rows that a warp lists at a known threshold
+    LARGE_BLOCKS = 512,                        // blocks that a warp lists at a time (take_marked.cuh)
     S_MOST_LISTED = 4096,                      // so a sum of S sizes is below 2^53, and S * size is below 2^64
     OCTAVES = 32,                              // octaves below the largest size; sizes below them are not counted
     OCTAVE_PLACES = 128,                       // the place of an octave is its reference modulo this
@@ -35,7 +36,7 @@ static_assert(OCTAVE_PLACES * OCTAVE_COLUMNS * sizeof(uint32_t) == TAKE_THREADS 
 const uint64_t SIZE_MASK = (1ull << SIZE_BITS) - 1;
 
 // The sizes of one head (masses.h), or the data from which sizes follow. `typename Space` is a take_space or derives from it. A
-// derived space (pps.cu) defines stored_piece, sizes_of and size_of_row, which compute sizes from masses and norms.
+// derived space (pps.cu) defines stored_piece and sizes_of, which compute sizes from masses and norms.
 struct size_view {
     const uint64_t *mass; // [n_blocks] ref << 48 | block mass
     const bf16 *w;        // the 32 sizes of block b begin at b * stride, 16-byte aligned
@@ -51,9 +52,67 @@ struct size_view {
 struct take_all {
     int n_heavy, k; // n_heavy heavy rows and k light draws
     uint64_t light; // sum of the light rows' sizes
-    uint64_t cut;   // not listed: a row is heavy if its size exceeds `cut`
-    bool listed;    // take_space.heavy lists the heavy rows
+    bool listed;    // take_space.heavy lists the heavy rows; false: take_space.marks has them
 };
+
+// ---- heavy rows in global memory (take_marked.cuh) ----
+
+// 16 bytes.
+struct block_mark {
+    uint64_t light; // size of the light rows before the block
+    uint32_t heavy; // number of heavy rows before the block
+    uint32_t mask;  // bit j: row j of the block is heavy
+};
+
+// What the thread blocks of a head need in addition.
+struct mark_result {
+    take_all drawn;
+    int shift, top; // as in size_view
+    uint64_t each, total;
+};
+
+// MARKS: the thread block marks its head. WAITS: another thread block does, if the lists are too short. READY: it has.
+enum mark_role { MARKS, WAITS, READY };
+
+// The memory of a head.
+struct head_marks {
+    block_mark *blocks;  // [n_blocks]
+    uint64_t *sizes;     // [most]
+    int most;            // sizes that can be listed; more of them cost time
+    mark_result *result; // with `ready`
+    int *ready;          // 1: the rows are marked. NULL: no thread block waits
+    mark_role role;
+};
+
+// The memory of all heads. Block marks have the places of block masses.
+struct all_marks {
+    block_mark *blocks;
+    uint64_t *sizes; // [heads][most]
+    int most;
+    mark_result *results; // [heads]; NULL: no thread block waits
+    int *ready;           // [heads]
+    // at: number of the head's first block among the block masses of all heads.
+    __device__ head_marks of_head(int head, size_t at, mark_role role) const {
+        return {blocks + at, sizes + (size_t)head * most, most, results ? results + head : NULL, ready ? ready + head : NULL,
+                role};
+    }
+};
+
+// Sizes that are likely to lie above the lower bound of kappa with S draws, at most.
+static inline int most_listed_sizes(int S) {
+    return S < 512 ? 1024 : S < 8192 ? 2 * S : 16384;
+}
+
+// Takes the memory of n_heads heads with n_blocks block masses in all.
+static inline all_marks take_marks(arena *from, int S, size_t n_heads, size_t n_blocks) {
+    all_marks m = {.blocks = from->take<block_mark>(n_blocks),
+                   .sizes = NULL,
+                   .most = most_listed_sizes(S),
+                   .results = NULL,
+                   .ready = NULL};
+    m.sizes = from->take<uint64_t>(n_heads * m.most);
+    return m;
+}
 
 // Heavy rows at a known threshold (take_known.cuh), listed by each warp. Rows ascend over all warps.
 struct known_lists {
@@ -66,6 +125,7 @@ struct known_lists {
 struct take_space { // views lie in shared memory, because rows of V in flight need the registers
     uint64_t *mass; // [take_all_memory], block b at place_of(b); IS_LONG: not used, sizes.mass stays in global memory
     size_view sizes;
+    head_marks marks;
     take_all drawn;
     uint64_t uniform[TAKE_THREADS];                               // the head's first TAKE_THREADS uniform numbers
     uint64_t cum[TAKE_ENTRIES + 1];                               // size before each entry
@@ -88,14 +148,19 @@ struct take_space { // views lie in shared memory, because rows of V in flight n
                     uint64_t heavy[CANDIDATES]; // size of the heavy rows up to and including this row
                     int row[CANDIDATES];        // ascending
                 } heavy;
-                uint64_t heavy_of[TAKE_ENTRIES]; // heavy rows not listed: size of the heavy rows of each entry
-                struct {                         // of find_long
+                struct {                                             // of find_long
                     uint16_t block_of[TAKE_WARPS][CANDIDATE_BLOCKS]; // the listed blocks of each warp
                     int lowest[TAKE_WARPS];
                 };
             };
         };
-        known_lists lists; // of a head that does not search
+        known_lists lists;                            // of a head that does not search
+        struct {                                      // of a head with marks
+            uint16_t large[TAKE_WARPS][LARGE_BLOCKS]; // blocks that can have heavy rows
+            uint32_t heavy[TAKE_ENTRIES + 1];         // number of heavy rows before each entry of `cum`
+            int n_sizes, count[2][TAKE_WARPS];
+            uint64_t sum[2][TAKE_WARPS];
+        } marked;
     };
 };
 
@@ -131,9 +196,10 @@ __device__ void clear_octaves(take_space *s, int thread) {
 // memory: take_all_memory bytes. alpha: share of the uniform part, as in sl_masses_mix. Call __syncthreads between this and
 // take_all_begin.
 __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *mass, const bf16 *w, int stride, int n,
-                                 double alpha, const sl_rng_id &id, int thread) {
+                                 double alpha, const head_marks &marks, const sl_rng_id &id, int thread) {
     if (thread == 0) {
         s->mass = (uint64_t *)memory;
+        s->marks = marks;
         s->sizes = {
             .mass = mass, .w = w, .stride = stride, .n = n, .n_blocks = ceil_div(n, BLOCK), .share = alpha / (1 - alpha) / n};
     }
@@ -196,20 +262,6 @@ __device__ uint4 stored_piece(const take_space *s, int b, int i) {
 }
 __device__ uint4 sizes_of(const uint4 &stored, uint64_t packed) {
     return stored;
-}
-
-// The size of row `row` of block b, as bf16.
-__device__ uint32_t size_of_row(const take_space *s, int b, int row) {
-    return __ldcg((const unsigned short *)s->sizes.w + (size_t)b * s->sizes.stride + row);
-}
-
-// Size of row `lane` of block b; 0 after the last row. b is the same for all lanes of the warp.
-template <typename Space> __device__ uint64_t size_of_lane(const Space *s, int b) {
-    const size_view &z = s->sizes;
-    int lane = threadIdx.x % 32;
-    uint32_t mass = unit_mass(size_of_row(s, b, lane));
-    uint64_t running = sl_scan_lanes((uint64_t)mass, lane);
-    return size_between(z, z.top - ref_of(mass_of(s, b)), running - mass, mass, b * BLOCK + lane < z.n);
 }
 
 __device__ uint64_t sum_lanes(uint64_t x) { // x < 2^52

@@ -6,7 +6,7 @@
 // | known_blocks   | the units of sizes and masses, kappa as an integer, the size before each entry, the blocks that     |
 // |                | can have a row of at least kappa: their size and their reference are large enough                   |
 // | list_heavy     | the heavy rows of these blocks, with the light size before each of them                             |
-// | take_part      | heavy rows, and for point m of the light size the light row at it                                   |
+// | take_rows      | heavy rows, and for point m of the light size the light row at it                                   |
 //
 // Point m is m kappa + floor(u_m kappa / 2^64). The light row at a point is found as in take_all.cuh: the heavy rows before it
 // move the point to the running size of all rows.
@@ -16,8 +16,7 @@
 // light size. Then each of the 8 warps takes 17 or 18 rows. A thread with a point reads the sizes of one block. The chain of
 // dependent reads: block masses, blocks that can have heavy rows, blocks of points, rows of V.
 //
-// The lists have KNOWN_LISTED rows for each warp. Where a warp finds more, the head is drawn in parts of PART_BLOCKS listed
-// blocks, whose rows always fit (take_parts).
+// The lists have KNOWN_LISTED rows for each warp. Where a warp finds more, the rows are marked (take_marked.cuh).
 #ifndef SLEIGH_TAKE_KNOWN_CUH
 #define SLEIGH_TAKE_KNOWN_CUH
 
@@ -25,7 +24,6 @@
 
 namespace {
 
-enum { PART_BLOCKS = TAKE_WARPS * KNOWN_LISTED / BLOCK };
 static_assert(ROWS_MAX / BLOCK <= 1 << 16, "known_rows.block");
 const uint64_t KAPPA_MOST = 1ull << 62; // kappa is at most this; no row is heavy
 
@@ -177,7 +175,7 @@ __device__ void known_blocks_of(Space *s, known_rows *r, double kappa, const tot
     if (thread == 0) {
         s->sizes.shift = SHIFT, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
         s->cum[TAKE_THREADS * EACH / N] = total;
-        s->drawn = {.n_heavy = 0, .k = 1, .light = known, .cut = 0, .listed = true}; // light / k is kappa, for inverse_pi
+        s->drawn = {.n_heavy = 0, .k = 1, .light = known, .listed = true}; // light / k is kappa, for inverse_pi
         r->kappa = known, r->each_warp = 32 * EACH;
         r->total = total_mass, r->total_exponent = exponent;
     }
@@ -232,7 +230,7 @@ __device__ void known_long(Space *s, known_rows *r, double kappa, const total_ma
     if (thread < TAKE_WARPS) masses.top[thread] = mass_top;
     if (thread == 0) {
         s->sizes.shift = shift, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
-        s->drawn = {.n_heavy = 0, .k = 1, .light = known, .cut = 0, .listed = true}; // light / k is kappa, for inverse_pi
+        s->drawn = {.n_heavy = 0, .k = 1, .light = known, .listed = true}; // light / k is kappa, for inverse_pi
         r->kappa = known, r->each_warp = each_warp;
         r->total = total_mass, r->total_exponent = exponent;
     }
@@ -361,20 +359,10 @@ __device__ uint64_t point_of(const Space *s, const known_rows *r, bool shared, c
     return m * r->kappa + __umul64hi(u, r->kappa);
 }
 
-// The number of points below t. Each of them draws a light row if t is at most the light size.
-template <typename Space>
-__device__ __noinline__ uint32_t points_below(const Space *s, const known_rows *r, bool shared, const sl_rng_id &id,
-                                              uint64_t t) {
-    uint32_t m = (uint32_t)((double)t / (double)r->kappa);
-    while (m > 0 && point_of(s, r, shared, id, m - 1) >= t) m--;
-    while (point_of(s, r, shared, id, m) < t) m++;
-    return m;
-}
-
-// The light row at t. heavy: size of the heavy rows before the listed ones.
-template <typename Space> __device__ drawn_row find_known(const Space *s, const known_rows *r, uint64_t heavy, uint64_t t) {
+// The light row at t.
+template <typename Space> __device__ drawn_row find_known(const Space *s, const known_rows *r, uint64_t t) {
     const size_view &z = s->sizes;
-    uint64_t passed = heavy, move = heavy; // move: size of the heavy rows before the row
+    uint64_t passed = 0, move = 0; // move: size of the heavy rows before the row
     int list = -1, low = 0;
 #pragma unroll
     for (int i = 0; i < TAKE_WARPS; i++) { // a list without rows has no first row
@@ -397,89 +385,60 @@ __device__ int listed_row(const take_space *s, const known_rows *r, int i) {
     return s->lists.row[warp][i];
 }
 
-// A part of a head: the listed heavy rows and the light rows at points begin, begin + 1, ... below `end`.
-struct known_part {
-    int n_heavy;
-    uint32_t begin;
-    uint64_t end;   // in light size
-    uint64_t heavy; // size of the heavy rows before the part
-    float k;        // end / kappa, as in known_split
-};
-
-// The whole head. Precondition: split.is_listed.
-__device__ known_part whole_head(const known_split &split) {
-    return {.n_heavy = split.n_heavy, .begin = 0, .end = split.light, .heavy = 0, .k = split.k};
-}
-
-// A bound of the rows of a part. The last points may lie past its end. k can be one too small.
-__device__ int rows_of_part(const known_part &part) {
-    return part.n_heavy + (int)part.k + 2 - (int)part.begin;
+// A bound of the rows of a head. The last points may lie past its light size. k can be one too small.
+__device__ int rows_of(const known_split &x) {
+    return x.n_heavy + (int)x.k + 2;
 }
 
 // Turns of at most TAKE_THREADS rows.
-__device__ int turns_of_part(const known_part &part) {
-    return ceil_div(rows_of_part(part), (int)TAKE_THREADS);
+__device__ int turns_of(const known_split &x) {
+    return ceil_div(rows_of(x), (int)TAKE_THREADS);
+}
+
+// Marks the heavy rows of a head whose lists are too short. Call __syncthreads before.
+template <typename Space> __device__ void mark_known(Space *s, const known_rows *r, int thread) {
+    mark_rows(s, r->kappa - 1, thread);
 }
 
 // The thread's row in turn number `turn` of n_turns: heavy rows come first, then light rows. *m: the point of a light row. In a
 // warp, lanes with rows come first. Equal neighbours are a light row that was drawn twice. All turns have the same number of
-// rows, and so have all warps, so that all of them load together.
-template <typename Space>
-__device__ drawn_row row_of_part(const Space *s, const known_rows *r, const known_part &part, bool shared, const sl_rng_id &id,
-                                 int n_turns, int turn, int thread, uint32_t *m) {
-    int lane = thread % 32, warp = thread / 32, n = rows_of_part(part);
+// rows, and so have all warps, so that all of them load together. MARKED: after mark_known; else all heavy rows are listed.
+template <bool MARKED, typename Space>
+__device__ drawn_row row_of_known(const Space *s, const known_rows *r, const known_split &x, bool shared, const sl_rng_id &id,
+                                  int n_turns, int turn, int thread, uint32_t *m) {
+    int lane = thread % 32, warp = thread / 32, n = rows_of(x);
     int n_each = n_turns == 1 ? n : ceil_div(n, n_turns); // a division of integers takes many instructions
     int n_warp = ceil_div(n_each, (int)TAKE_WARPS), own = warp * n_warp + lane, i = turn * n_each + own;
     *m = 0;
     if (lane >= n_warp || own >= n_each || i >= n) return {-1, 0};
-    if (i < part.n_heavy) return {listed_row(s, r, i), 0};
-    *m = part.begin + (uint32_t)(i - part.n_heavy);
+    if (i < x.n_heavy) return {MARKED ? marked_row(s, i) : listed_row(s, r, i), 0};
+    *m = (uint32_t)(i - x.n_heavy);
     uint64_t t = point_of(s, r, shared, id, *m);
-    if (t >= part.end) return {-1, 0};
-    return find_known(s, r, part.heavy, t);
+    if (t >= x.light) return {-1, 0};
+    return MARKED ? find_marked(s, t) : find_known(s, r, t);
 }
 
-// Calls add(row, m) for all turns of a part. All threads call it together.
-template <typename Space, typename Add>
-__device__ void take_part(const Space *s, const known_rows *r, const known_part &part, bool shared, const sl_rng_id &id,
+// Calls add(row, m) for all turns of a head. All threads call it together.
+template <bool MARKED, typename Space, typename Add>
+__device__ void take_rows(const Space *s, const known_rows *r, const known_split &x, bool shared, const sl_rng_id &id,
                           int thread, const Add &add) {
-    int n_turns = turns_of_part(part);
+    int n_turns = turns_of(x);
 #pragma unroll 1
     for (int turn = 0; turn < n_turns; turn++) {
         uint32_t m;
-        drawn_row x = row_of_part(s, r, part, shared, id, n_turns, turn, thread, &m);
-        add(x, m);
+        drawn_row row = row_of_known<MARKED>(s, r, x, shared, id, n_turns, turn, thread, &m);
+        add(row, m);
     }
 }
 
-// take_part of a head whose rows all fit into one turn. It is not a loop, because the compiler would compute the addresses of
-// the loop before it, and keep them in local memory.
+// take_rows of a head whose rows are listed and all fit into one turn. It is not a loop, because the compiler would compute the
+// addresses of the loop before it, and keep them in local memory.
 template <typename Space, typename Add>
-__device__ void take_turn(const Space *s, const known_rows *r, const known_part &part, bool shared, const sl_rng_id &id,
+__device__ void take_turn(const Space *s, const known_rows *r, const known_split &x, bool shared, const sl_rng_id &id,
                           int thread, const Add &add) {
     uint32_t m;
-    drawn_row x = row_of_part(s, r, part, shared, id, 1, 0, thread, &m);
-    add(x, m);
-}
-
-// take_part for all parts of a head whose heavy rows are too many for the lists.
-template <typename Space, typename Add>
-__device__ void take_parts(Space *s, known_rows *r, const known_split &split, bool shared, const sl_rng_id &id, int thread,
-                           const Add &add) {
-    int n_blocks = listed_blocks(r);
-    uint64_t light = 0, heavy = 0; // size of the light and of the heavy rows before the part
-    for (int from = 0; from < n_blocks; from += PART_BLOCKS) {
-        int to = min(from + PART_BLOCKS, n_blocks);
-        __syncthreads();
-        list_heavy(s, r, from, to, thread);
-        __syncthreads();
-        known_part part = {.n_heavy = 0, .begin = points_below(s, r, shared, id, light), .end = split.light, .heavy = heavy};
-        for (int i = 0; i < TAKE_WARPS; i++) part.n_heavy += r->n_heavy[i], heavy += r->heavy[i];
-        if (to < n_blocks) part.end = size_before(s, listed_block(r, to)) - heavy;
-        part.k = steps_of(part.end, r->kappa);
-        take_part(s, r, part, shared, id, thread, add);
-        light = part.end;
-    }
+    drawn_row row = row_of_known<false>(s, r, x, shared, id, 1, 0, thread, &m);
+    add(row, m);
 }
 
 } // namespace
