@@ -235,8 +235,8 @@ def page():
             f"pass, at most {1 + N_DRAFTS}; passes at the end of an answer or of a page have fewer drafts. Most cells have 40 to 110 passes,",
             "so a share has a standard error of up to 6%. int4: drafts also read copies of the weights in 4 bits.",
             f"{n_same} of {n} answers have the text, the ids and the logits of plain decoding.",
-            "128k tokens were not measured: only the embedded model takes so many, and its prefill on a shared CPU would take too long. A model has the",
-            "lengths for which this CPU had the time.", ""]
+            "128k tokens were not measured: only the embedded model takes so many, and its prefill on a shared CPU would take too long. Other lengths that",
+            "a table lacks were left out for the same reason.", ""]
     for model in dict.fromkeys(r["model"] for r in rows):
         own, picture = [r for r in rows if r["model"] == model], picture_of(rows, model)
         flags = own[0]["flags"]
