@@ -195,6 +195,10 @@ static void short_questions_page(void) {
     check_page("scripts/measure/short_questions.py report", "short-questions.md");
 }
 
+static void predictors_page(void) {
+    check_page("scripts/measure/predictors.py report", "predictors.md");
+}
+
 // Every figure of ours that the page shows is a cell of another page of results/.
 static void papers_page(void) {
     check_page("scripts/measure/papers.py", "papers.md");
@@ -510,6 +514,7 @@ static const test_case cases[] = {
     {"prose-report", NEEDS_NOTHING, prose_report},
     {"prose-page", NEEDS_NOTHING, prose_page},
     {"real-page", NEEDS_NOTHING, real_page},
+    {"predictors-page", NEEDS_NOTHING, predictors_page},
     {"papers-page", NEEDS_NOTHING, papers_page},
     {"short-questions-page", NEEDS_NOTHING, short_questions_page},
     {"sparse-prefill", NEEDS_NOTHING, sparse_prefill},

@@ -12,9 +12,9 @@ Steps (P.-E. Mazare et al.: Inference-time sparse attention with asymmetric inde
 2. For each layer and KV head, spherical k-means on the keys before RoPE, and on the keys after RoPE: 10 iterations from random keys. faiss does
    it where the package is installed, otherwise Lloyd's iterations here. The first key (the sink) is left out.
 3. For each layer and KV head, train the classifier of queries before RoPE, d -> width -> buckets with batch norm and ReLU. The loss is
-   KL(attention mass of the buckets, classifier). Queries of all heads of the group train one classifier. Only queries count whose nearest key,
-   the largest inner product without the sink, is more than --back tokens away. Their mass leaves out the sink and the last --window keys. A batch
-   comes from one prompt.
+   KL(attention mass of the buckets, classifier). Queries of all heads of the group train one classifier. Only queries count whose nearest
+   key, the largest inner product without the sink, is more than --back tokens away; of a head without such queries, all count. Their mass
+   leaves out the sink and the last --window keys. A batch comes from one prompt.
 4. Number the buckets so that consecutive buckets have similar centroids. saap-is keeps statistics of groups of consecutive buckets.
 5. Fold the batch norm into the first matrix, round matrices and centroids to bf16, and write the file.
 
@@ -224,8 +224,9 @@ def by_likeness(centroids):
 # ---- the classifier ----
 
 
-def targets_of(prompt, bucket, n_buckets, a, rng):
-    """Returns the queries before RoPE [N, d] of all heads of the group that look far back, and their mass of each bucket [N, C]."""
+def targets_of(prompt, bucket, n_buckets, a, rng, back):
+    """Returns the queries before RoPE [N, d] of all heads of the group whose nearest key is more than `back` tokens away, and their mass of each
+    bucket [N, C]."""
     T, d = prompt.k.shape
     first = a.window + a.back  # a query here has keys outside of the window
     inputs, masses, position = [], [], torch.arange(T, device=prompt.k.device)
@@ -237,7 +238,7 @@ def targets_of(prompt, bucket, n_buckets, a, rng):
             score = q[part] @ prompt.k.T / d ** 0.5
             score[:, 0] = -torch.inf
             score[position[None] > part[:, None]] = -torch.inf
-            far = part - score.argmax(1) > a.back
+            far = part - score.argmax(1) > back
             score, part = score[far], part[far]
             score[position[None] > part[:, None] - a.window] = -torch.inf
             mass = torch.zeros(len(part), n_buckets, device=q.device).index_add_(1, bucket, score.softmax(1))
@@ -267,7 +268,7 @@ def train(data, a, n_buckets, seed, device):
     rng = torch.Generator().manual_seed(seed)
     data = [pair for pair in data if len(pair[0]) > 1]
     if not data:
-        sys.exit(f"train_saap: no query looks more than {a.back} tokens back and past the window of {a.window}: expected longer prompts")
+        sys.exit(f"train_saap: no query has keys outside of the window of {a.window}: expected longer prompts")
     net = Classifier(data[0][0].shape[1], a.width, n_buckets).to(device)
     optimiser = torch.optim.Adam(net.parameters(), a.lr)
     falling = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda i: min(1, 2 * (1 - i / a.steps)))  # constant, then to 0 on a line
@@ -331,7 +332,10 @@ def make_head(folder, n_prompts, layer, head, model, a):
         out["centroids" if name == "k_before" else "centroids_roped"] = centroids.bfloat16().cpu()
     centroids = out["centroids"].float().to(device)
     buckets = [assign(p.k_before, centroids) for p in prompts]
-    data = [targets_of(p, b, a.buckets, a, rng) for p, b in zip(seen, buckets)]
+    data = [targets_of(p, b, a.buckets, a, rng, a.back) for p, b in zip(seen, buckets)]
+    if not any(len(x) > 1 for x, _ in data):
+        log(f"layer {layer}, KV head {head}: no query looks more than {a.back} tokens back, so all of its queries count")
+        data = [targets_of(p, b, a.buckets, a, rng, -1) for p, b in zip(seen, buckets)]
     (w1, b1, w2, b2), loss = train(data, a, a.buckets, seed, device)
     out |= dict(w1=w1.bfloat16().cpu(), b1=b1.cpu(), w2=w2.bfloat16().cpu(), b2=b2.cpu())
     order = by_likeness(out["centroids"])

@@ -137,10 +137,22 @@ static void in_the_folder(void) {
     close_fixture(&f);
 }
 
+// The file of models/prose belongs to its weights.
+static void of_the_prose_model(void) {
+    sl_model *model;
+    sl_bit_file *file;
+    CHECK_OK(sl_model_load("models/prose", &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
+    CHECK_OK(sl_model_open_bits(model, &file, &err), err);
+    CHECK_INT(sl_bit_file_get(file)->n_bits, 64);
+    sl_bit_file_close(file);
+    sl_model_free(model);
+}
+
 static const test_case cases[] = {
     {"good-file", 0, good_file},
     {"errors", 0, errors},
     {"in-the-folder", 0, in_the_folder},
+    {"of-the-prose-model", 0, of_the_prose_model},
     {0},
 };
 const test_suite suite_bit_file = {"bit_file", cases};
