@@ -2,6 +2,7 @@
 #include "attention/attention.h"
 
 #include <math.h>
+#include <string.h>
 
 // A method with the values of its parameters: the first or the second one of a specification.
 typedef struct part {
@@ -21,16 +22,16 @@ static double rows_of(part x) {
     return value_of(x, "S") + value_of(x, "k") + tokens + ends;
 }
 
-// santa-pps and santa-is, which can state an error, keep the heavy rows of a head in lists on a GPU. Heads with more heavy rows
-// take turns, so the rows from which on draws cost less grow with S^2 (results/cliffs.md).
-static double rows_for_lists(part x, int on_gpu) {
+// On a GPU one thread block draws all rows of a head of santa-pps. With one sequence, most multiprocessors then have no draws,
+// and the rows from which on draws cost less grow with S^2 (results/cliffs.md).
+static double rows_for_one_block(part x, int on_gpu) {
     double S = value_of(x, "S");
-    return on_gpu && sl_attn_param_index(x.method, "epsilon") >= 0 ? S * S / 8 : 0;
+    return on_gpu && !strcmp(x.method->name, "santa-pps") ? S * S / 8 : 0;
 }
 
 static double crossover_of(part x, int states_error, int on_gpu) {
     const sl_attn_crossover *c = &x.method->crossover[on_gpu];
-    return states_error ? c->stated : fmax(fmax(c->ratio * rows_of(x), c->least), rows_for_lists(x, on_gpu));
+    return states_error ? c->stated : fmax(fmax(c->ratio * rows_of(x), c->least), rows_for_one_block(x, on_gpu));
 }
 
 int sl_attn_exact_below(const sl_attn_spec *spec, int setting, int on_gpu) {

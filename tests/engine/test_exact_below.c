@@ -43,9 +43,11 @@ static void rule(void) {
     CHECK_INT(below("santa-sys:S=1", SL_EXACT_AUTO, 0), below("santa-sys:S=2", SL_EXACT_AUTO, 0)); // `least` holds
     CHECK_INT(below("saap:sink=0:window=4096", SL_EXACT_AUTO, 1), below("saap:sink=96:window=4000", SL_EXACT_AUTO, 1));
     CHECK_INT(below("streaming", SL_EXACT_AUTO, 0) + below("streaming", SL_EXACT_AUTO, 1), 0); // reads a row as fast as dense
-    // By lists: with S^2 on a GPU.
-    CHECK_INT(below("santa-is:S=1024", SL_EXACT_AUTO, 1), 4 * below("santa-is:S=512", SL_EXACT_AUTO, 1));
+    // With one thread block for a head: with S^2 on a GPU.
+    CHECK_INT(below("santa-pps:S=1024", SL_EXACT_AUTO, 1), 4 * below("santa-pps:S=512", SL_EXACT_AUTO, 1));
     CHECK_INT(below("santa-pps:S=2048", SL_EXACT_AUTO, 1), 524288);
+    CHECK_INT(below("santa-pps:S=1024", SL_EXACT_AUTO, 0), 2 * below("santa-pps:S=512", SL_EXACT_AUTO, 0));
+    CHECK_INT(below("santa-is:S=2048", SL_EXACT_AUTO, 1), 65536);
     CHECK_INT(below("santa-sys:S=2048", SL_EXACT_AUTO, 1), 2 * below("santa-sys:S=1024", SL_EXACT_AUTO, 1));
     // A stated error: S does not count.
     CHECK_INT(below("santa-pps:epsilon=0.2", SL_EXACT_AUTO, 0), below("santa-pps:epsilon=0.2:S=65536", SL_EXACT_AUTO, 0));

@@ -468,7 +468,10 @@ int useful_parts(const sl_attn_spec *spec) {
 
 // Sets how many thread blocks share a head, and how many roam.
 void share_heads(is_params *p, const sl_attn_spec *spec) {
-    int most = useful_parts(spec), parts = 2 * sl_multiprocessors() / p->n_heads;
+    // EVEN: the kernel of few heads has one thread block on a multiprocessor (launch_draw). A second wave would wait for the
+    // first one: with eight thread blocks a head in place of four, S = 2048 takes 110 us at 1 x 32k in place of 74 (one H200).
+    int per_multiprocessor = mode_of(spec) == EVEN ? 1 : 2, most = useful_parts(spec),
+        parts = per_multiprocessor * sl_multiprocessors() / p->n_heads;
     if (most > p->n_lists) most = p->n_lists;
     if (most > MOST_PARTS) most = MOST_PARTS;
     p->draw.parts = parts < 1 ? 1 : parts < most ? parts : most;
@@ -524,10 +527,11 @@ size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs,
 }
 
 template <int DIM, int MODE> void launch_draw(const sl_attn_cuda_decode_args *a, const is_params &p) {
-    // 1 thread block per multiprocessor: 8 x 32k 2% less; 32 x 8k 17% more. With a threshold of the layer, heads differ in
-    // their rows, and 2 thread blocks are better.
+    // With one list, 1 thread block per multiprocessor: 8 x 32k 2% less; 32 x 8k 17% more. With several lists of more heads
+    // than multiprocessors, 2 are better: S = 2048, 6 x 32k: 179 us, 225 with 1; 6 x 128k: 317, 329 (one H200). With a
+    // threshold of the layer, heads differ in their rows, and 2 thread blocks are better.
     enum { FEW_REGISTERS = MODE == EVEN ? 136 : 128 };
-    bool few = MODE == EVEN && p.n_heads <= 4 * sl_multiprocessors();
+    bool few = MODE == EVEN && p.n_heads <= (p.n_lists > 1 ? 1 : 4) * sl_multiprocessors();
     sl_launch(few ? is_draw_kernel<DIM, FEW_REGISTERS, MODE> : is_draw_kernel<DIM, 128, MODE>, dim3(thread_blocks(p)),
               dim3(TAKE_THREADS), SHARED_BYTES + (MODE == EVEN ? 0 : LAYER_BYTES) + take_all_memory(ceil_div(a->max_kv, BLOCK)),
               a->stream, p);

@@ -5,17 +5,18 @@
 // | step         | does                                                                                               |
 // |--------------|----------------------------------------------------------------------------------------------------|
 // | list_sizes   | sizes above a lower bound of kappa, in any order, to global memory                                 |
-// | split_at     | the heavy rows at a kappa: from these sizes, or from all blocks if the sizes are too many          |
+// | solve_marked | the heavy rows, in rounds over these sizes, or over all blocks if the sizes are too many           |
 // | mark_rows    | for each block: its heavy rows, and their number and the light size before the block               |
 // | marked_row   | heavy row number i                                                                                 |
 // | find_marked  | the light row at a point of the light size                                                         |
 //
 // Sizes are integers, so their order does not change a sum.
 //
-// Worked head: n_kv 32768, S = 2048, scores with a deviation of 4. 650 of 1024 blocks can have heavy rows. A warp lists 80 of
-// them and reads eight at a time: four lanes read a block, and a lane reads 8 rows. list_sizes finds 1800 sizes. Six rounds
-// over them, eight loads of a thread each, give 1400 heavy rows and 648 light draws. Then 2048 rows are eight turns of 256
-// rows. A thread finds its row by a search over 1024 running sums in shared memory and the mark of one block.
+// Worked head: n_kv 32768, S = 2048, scores with a deviation of 4. A warp has 128 of 1024 blocks. It lists those that can have
+// heavy rows, and reads eight of them at a time: four lanes read a block, and a lane reads 8 rows. list_sizes finds 1437 sizes.
+// A round over them takes one load of six sizes in each thread. The rounds end with 829 heavy rows and 1219 light draws. Then
+// 2048 rows are eight turns of 256 rows. A thread finds its row by a search over 1024 running sums in shared memory and the
+// mark of one block.
 //
 // Several thread blocks can draw rows of one head. One of them marks the rows, and the others wait for it (head_marks.role).
 #ifndef SLEIGH_TAKE_MARKED_CUH
