@@ -333,21 +333,26 @@ SIMD_INLINE void add_block(const char *const row[4], const row_scales scales[4],
     }
 }
 
-// Adds the lanes of n_out outputs and n_rows rows, and clears the lanes.
+// Adds the lanes of n_out outputs and n_rows rows.
 SIMD_INLINE void close_leaf(int n_out, int n_rows, vf acc[4][4][PARTS], float sums[4][4]) {
     for (int a = 0; a < n_out; a++)
         for (int r = 0; r < n_rows; r++) {
             for (int n = PARTS / 2; n; n /= 2)
                 for (int p = 0; p < n; p++) acc[a][r][p] += acc[a][r][p + n];
             sums[a][r] = v_sum(acc[a][r][0]);
-            for (int p = 0; p < PARTS; p++) acc[a][r][p] = v_set(0);
         }
+}
+
+SIMD_INLINE void clear(int n_out, int n_rows, vf acc[4][4][PARTS]) {
+    for (int a = 0; a < n_out; a++)
+        for (int r = 0; r < n_rows; r++)
+            for (int p = 0; p < PARTS; p++) acc[a][r][p] = v_set(0);
 }
 
 CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, kind k, const sl_int_block *x, int o, int n_out,
                                       int n_rows, int n_leaves, int accumulate, float *out) {
     size_t n_blocks = (size_t)sl_int_blocks(w), row_bytes = sl_weight_row_bytes(w), rest = row_bytes % SL_INT_BYTES;
-    size_t leaf = n_blocks / (size_t)n_leaves; // blocks
+    size_t leaf = n_leaves > 1 ? n_blocks / (size_t)n_leaves : SIZE_MAX; // blocks
     float sums[SL_MOST_LEAVES][4][4];
     int is_wide = w->activations == SL_ACT_INT16;
     const char *row[4];
@@ -368,7 +373,11 @@ CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, kind k, con
             __builtin_prefetch(row[a] + n_out * row_bytes, 0, 2); // as add_group of cpu_ops.inc.h
             row[a] += SL_INT_BYTES;
         }
-        if (i + 1 == end && n_leaves > 1) close_leaf(n_out, n_rows, acc, sums[l++]), end += leaf;
+        if (i + 1 == end) { // of several leaves
+            close_leaf(n_out, n_rows, acc, sums[l++]);
+            clear(n_out, n_rows, acc);
+            end += leaf;
+        }
     }
     if (rest) {
         for (int a = 0; a < n_out; a++) {
