@@ -5,6 +5,7 @@
 // message is in the packet, so the receiver needs no MPI_Status, whose layout differs between libraries.
 #include "base/ranks.h"
 #include "base/clock.h"
+#include "base/local_ranks.h"
 #include "base/mpi.h"
 
 #include <pthread.h>
@@ -61,7 +62,8 @@ enum { STARTING, READY, BROKEN, FINALIZING, DONE };
 
 struct sl_ranks {
     sl_ranks_end how;
-    sl_mpi mpi;
+    sl_mpi mpi;   // or what takes its place
+    int is_local; // 1: the first rank has started the others
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t work, news; // for the thread; for calls that wait
@@ -86,6 +88,10 @@ int sl_ranks_local(const sl_ranks *r) {
     int n = 0;
     for (int i = 0; r && i < r->rank; i++) n += !strcmp(r->peers[i].host, r->peers[r->rank].host);
     return n;
+}
+
+int sl_ranks_same_host(const sl_ranks *r, int a, int b) {
+    return !strcmp(r->peers[a].host, r->peers[b].host);
 }
 
 const char *sl_ranks_name(const sl_ranks *r, int rank) {
@@ -305,7 +311,7 @@ static void turn(sl_ranks *r) {
 }
 
 static int start_mpi(sl_ranks *r, sl_error *err) {
-    int level, n = 0, rc = sl_mpi_load(&r->mpi, err);
+    int level, n = 0, rc = r->is_local ? 0 : sl_mpi_load(&r->mpi, err);
     if (rc) return rc;
     if (r->mpi.init_thread(NULL, NULL, SL_MPI_FUNNELED, &level) || r->mpi.comm_rank(r->mpi.world, &r->rank) ||
         r->mpi.comm_size(r->mpi.world, &n) || r->mpi.comm_set_errhandler(r->mpi.world, r->mpi.errors_return))
@@ -398,11 +404,13 @@ static int share_names(sl_ranks *r, sl_error *err) {
     return rc;
 }
 
-int sl_ranks_open(const sl_ranks_end *how, sl_ranks **out, sl_error *err) {
-    int n = sl_ranks_started(), rc = 0;
+// local: what takes the place of MPI; NULL: MPI
+static int open_ranks(int n, const sl_ranks_end *how, const sl_mpi *local, sl_ranks **out, sl_error *err) {
+    int rc = 0;
     double until = sl_now_ms() + SL_RANKS_START_MS;
     sl_ranks *r = calloc(1, sizeof *r);
     peer *peers = calloc((size_t)n, sizeof *peers);
+    if (r && local) r->mpi = *local, r->is_local = 1;
     if (!r || !peers || (r->how = *how, r->n = n, r->peers = peers, start_thread(r))) {
         free(r), free(peers);
         return sl_fail(err, SL_ERR_MEMORY, "%d ranks: out of memory", n);
@@ -417,6 +425,16 @@ int sl_ranks_open(const sl_ranks_end *how, sl_ranks **out, sl_error *err) {
     if (!rc) rc = share_names(r, err);
     if (!rc) *out = r; // else the process ends, and with it the thread
     return rc;
+}
+
+int sl_ranks_open(const sl_ranks_end *how, sl_ranks **out, sl_error *err) {
+    return open_ranks(sl_ranks_started(), how, NULL, out, err);
+}
+
+int sl_ranks_fork(int n, const sl_ranks_end *how, sl_ranks **out, sl_error *err) {
+    sl_mpi local;
+    int rc = sl_local_ranks_start(n, &local, err);
+    return rc ? rc : open_ranks(n, how, &local, out, err);
 }
 
 int sl_ranks_close(sl_ranks *r, sl_error *err) {

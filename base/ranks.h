@@ -1,5 +1,6 @@
-// base/ranks.h - the processes of one run, its ranks. mpirun or srun starts them, and MPI connects them. Ranks send byte
-// strings to each other; GPUs exchange their data in another way.
+// base/ranks.h - the processes of one run, its ranks. mpirun or srun starts them, and MPI connects them; or the first one
+// starts the others on this host, and sockets connect them (base/local_ranks.h). Ranks send byte strings to each other. Ranks
+// that share a model exchange their data in another way (base/comm.h).
 //
 // One thread of each rank makes all calls of MPI. It tells the other ranks each second that this rank lives. When a rank fails,
 // or gives no sign of life for SL_RANKS_SILENCE_MS, all other ranks end, and one of them prints the reason. A signal that stops
@@ -29,6 +30,9 @@ typedef struct sl_ranks_end {
 int sl_ranks_started(void); // how many ranks the launcher of this process has started; 1: no launcher
 // Connects this process with all other ranks. SL_ERR_UNSUPPORTED: there is no Open MPI, or the launcher is not of Open MPI.
 int sl_ranks_open(const sl_ranks_end *end, sl_ranks **out, sl_error *err);
+// Starts n - 1 further ranks as copies of this process (fork), and connects them. The call returns in all n processes, rank 0
+// being the caller. The process has one thread and no GPU in use. The other ranks end with the caller, and get no Ctrl+C.
+int sl_ranks_fork(int n, const sl_ranks_end *end, sl_ranks **out, sl_error *err);
 // Waits until every rank has called it, and frees *r. After an error, call sl_ranks_fail.
 int sl_ranks_close(sl_ranks *r, sl_error *err);
 // Ends all ranks with this exit code. One of them prints the reason: this rank's name and the text, or that of a rank that
@@ -37,7 +41,8 @@ _Noreturn void sl_ranks_fail(sl_ranks *r, int code, const char *text);
 
 int sl_ranks_rank(const sl_ranks *r);
 int sl_ranks_n(const sl_ranks *r);
-int sl_ranks_local(const sl_ranks *r);                  // the number of lower ranks on this host
+int sl_ranks_local(const sl_ranks *r); // the number of lower ranks on this host
+int sl_ranks_same_host(const sl_ranks *r, int a, int b);
 const char *sl_ranks_name(const sl_ranks *r, int rank); // "rank 1 of 2 (host, process 123)"
 
 // ---- byte strings; those from one rank to another one arrive in order ----

@@ -25,6 +25,8 @@ typedef struct costs {
     const char *device;
     int n_ctx, largest_ctx, largest_offloaded; // largest_offloaded: with K and V in host memory; 0: not on this device
     double weights, decode_weights, kv_token, kv_ctx;
+    int n_ranks;             // --tensor-parallel-size
+    double rank_weights;     // bytes of the weights of one rank; `weights` are those of all ranks
     double packed, unpacked; // bytes of the packed tensors of a GGUF file, in the file and in memory; 0: none
 } costs;
 
@@ -50,7 +52,9 @@ static int costs_of(const sl_model *model, const cli_run_options *o, costs *out,
     const char *device = cli_cache_device(&o->device);
     costs k = {.device = sl_device_is_gpu(device) ? "GPU" : "CPU"};
     k.n_ctx = o->limits.n_ctx ? o->limits.n_ctx : c->n_ctx < 32768 ? c->n_ctx : 32768;
-    k.weights = (double)sl_model_weights_bytes(sl_model_weight_list(model));
+    k.n_ranks = o->model.tensor_parallel;
+    k.rank_weights = (double)sl_model_weights_bytes(sl_model_weight_list(model));
+    k.weights = k.rank_weights * k.n_ranks;
     k.decode_weights = (double)sl_model_decode_bytes(model);
     sl_kv_formats formats;
     int rc = cli_kv_formats(&o->device, &formats, err);
@@ -110,6 +114,9 @@ static int print_costs(const costs *k, sl_error *err) {
         k->weights, cli_bytes(k->weights, a), k->kv_token, cli_bytes(k->kv_token, b), k->n_ctx, k->kv_ctx,
         cli_bytes(k->kv_ctx, c), k->n_ctx, k->decode_weights + k->kv_ctx, cli_bytes(k->decode_weights + k->kv_ctx, d),
         cli_bytes(k->decode_weights, e), k->largest_ctx, k->device);
+    if (!rc && k->n_ranks > 1)
+        rc = cli_printf(err, "| each of %d ranks has | %s of weights, %s of KV per token |\n", k->n_ranks,
+                        cli_bytes(k->rank_weights, a), cli_bytes(k->kv_token / k->n_ranks, b));
     if (!rc && k->packed)
         rc = cli_printf(err, "| packed weights in the file | %.0f bytes, %s; in memory: %s |\n", k->packed,
                         cli_bytes(k->packed, a), cli_bytes(k->unpacked, b));
@@ -229,10 +236,13 @@ static json_t *tensors_json(const sl_tensors *t) {
 }
 
 static json_t *costs_json(const costs *k) {
-    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:i, s:o, s:s}", "ctx", k->n_ctx, "weights_bytes", (json_int_t)k->weights,
-                     "kv_bytes_per_token", (json_int_t)k->kv_token, "kv_bytes", (json_int_t)k->kv_ctx, "decode_step_bytes",
-                     (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx, "largest_ctx_on_host",
-                     k->largest_offloaded ? json_integer(k->largest_offloaded) : json_null(), "device", k->device);
+    json_t *out =
+        json_pack("{s:i, s:I, s:I, s:I, s:I, s:i, s:o, s:s}", "ctx", k->n_ctx, "weights_bytes", (json_int_t)k->weights,
+                  "kv_bytes_per_token", (json_int_t)k->kv_token, "kv_bytes", (json_int_t)k->kv_ctx, "decode_step_bytes",
+                  (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx, "largest_ctx_on_host",
+                  k->largest_offloaded ? json_integer(k->largest_offloaded) : json_null(), "device", k->device);
+    if (k->n_ranks > 1) json_object_set_new(out, "rank_weights_bytes", json_integer((json_int_t)k->rank_weights));
+    return out;
 }
 
 static json_t *memory_json(const costs *k, int most) {
@@ -312,9 +322,11 @@ int cmd_inspect(const cli_run_options *o, const cli_output_options *output, sl_e
     sl_model *model = NULL;
     int rc = cli_need_model(&o->model, err);
     sl_model_options options = cli_load_options(&o->model, 0);
-    if (!rc && sl_model_load(o->model.path, &options, &model, err)) { // the table says why there is no tokenizer
+    const sl_shard shard = {.rank = 0, .n = o->model.tensor_parallel};
+    if (!rc &&
+        sl_model_load_part(o->model.path, &options, &shard, NULL, &model, err)) { // the table says why there is no tokenizer
         options.flags |= SL_MODEL_NO_TOKENIZER, options.log = (sl_log){0};
-        rc = sl_model_load(o->model.path, &options, &model, err);
+        rc = sl_model_load_part(o->model.path, &options, &shard, NULL, &model, err);
     }
     if (rc) return rc;
     const sl_config *c = sl_model_config(model);

@@ -12,6 +12,7 @@ static void option_flag(const char *option, char *buf, size_t size) {
         // the other flags have the name of the option
         {"n_ctx", "--ctx-size"},
         {"n_threads", "--threads"},
+        {"tensor_parallel", "--tensor-parallel-size"},
         {"n_sequences", "--parallel"},
         {"prefill_chunk", "--ubatch-size"},
         {"bias", "--logit-bias"},

@@ -1,5 +1,6 @@
 // cli/io.c - see io.h.
 #include "cli/io.h"
+#include "cli/rank_team.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
 
@@ -45,14 +46,21 @@ int cli_read_file(const char *path, sl_text *out, sl_error *err) {
     return rc ? rc : sl_text_append(out, "", 0, err); // gives an empty file a buffer too
 }
 
+static int read_standard_input(const cli_input_options *o, sl_text *out, sl_error *err) {
+    int unused = 0, rc = 0;
+    if (!sl_comm_rank(o->comm)) {
+        if (isatty(STDIN_FILENO) && !o->file_given)
+            return sl_fail(err, SL_ERR_ARG, "no input: give --prompt or --file, or pipe text into standard input");
+        rc = cli_read_file("-", out, err);
+    }
+    return rc ? rc : cli_team_share(o->comm, out, &unused, err);
+}
+
 int cli_read_input(const cli_input_options *o, sl_text *out, sl_error *err) {
     int by_prompt = o->prompt_given, by_file = o->file_given; // CLI_BY_FLAG is above CLI_BY_ENV: a flag takes precedence
     if (by_prompt && by_prompt == by_file) return sl_fail(err, SL_ERR_ARG, "--prompt and --file: expected only one of them");
     if (by_prompt > by_file) return sl_text_append(out, o->prompt, strlen(o->prompt), err);
-    if (by_file) return cli_read_file(o->file, out, err);
-    if (isatty(STDIN_FILENO))
-        return sl_fail(err, SL_ERR_ARG, "no input: give --prompt or --file, or pipe text into standard input");
-    return cli_read_file("-", out, err);
+    return by_file && strcmp(o->file, "-") ? cli_read_file(o->file, out, err) : read_standard_input(o, out, err);
 }
 
 int cli_parse_ids(const char *source, const sl_text *text, sl_ids *ids, sl_error *err) {

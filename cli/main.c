@@ -11,6 +11,7 @@
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
 #include "cli/rank_checks.h"
+#include "cli/team_start.h"
 #include "cli/watch.h"
 #include "models/config.h"
 #include "models/source.h"
@@ -276,29 +277,42 @@ static int complete(cli_options *o, char model[CLI_PATH_SIZE], sl_error *err) {
     return rc;
 }
 
-static int run_command(const cli_command *c, int n, char **args, sl_ranks *ranks, sl_error *err) {
+// Connects the ranks that share a model, and gives all ranks rank 0's seed.
+static int open_ranks(cli_options *o, const cli_command *c, sl_ranks **ranks, sl_error *err) {
+    int n = c->bit & CLI_ENGINES ? o->run.model.tensor_parallel : 1; // inspect only computes
+    int rc = cli_team_open(ranks, n, c->bit, &o->run.model.comm, err);
+    if (!rc && n == 1) rc = cli_ranks_check_command(*ranks, c->bit, err);
+    if (!rc && o->random_seed) rc = cli_ranks_share_seed(*ranks, &o->run.sampling.seed, err);
+    if (!rc && n > 1) rc = cli_ranks_check_team(o, err);
+    if (!rc && n > 1) cli_say("ranks: %d processes share the model", n);
+    o->ranks = *ranks, o->input.comm = o->run.model.comm;
+    return rc;
+}
+
+static int run_command(const cli_command *c, int n, char **args, sl_ranks **ranks, sl_error *err) {
     cli_options o;
     char model[CLI_PATH_SIZE];
     int rc = cli_options_parse(&o, c->bit, n, args, err);
     if (rc) return rc;
-    o.ranks = ranks;
     if (o.help) {
         cli_help_command(c, stdout);
     } else {
-        if (o.quiet && !sl_ranks_rank(ranks)) rc = cli_silence(err); // the other ranks are silent
-        if (!rc) rc = cli_ranks_check_command(ranks, c->bit, err);
-        if (!rc && strcmp(o.run.device.name, "cpu")) o.run.device.gpu = cli_ranks_gpu(ranks);
+        rc = open_ranks(&o, c, ranks, err);
+        if (!rc && o.quiet && !sl_ranks_rank(*ranks)) rc = cli_silence(err); // the other ranks are silent
+        if (!rc && strcmp(o.run.device.name, "cpu")) o.run.device.gpu = cli_ranks_gpu(*ranks);
         if (!rc) rc = complete(&o, model, err);
+        if (!rc && o.run.model.comm) rc = cli_ranks_compare_model(*ranks, &o.run.model, err);
         if (!rc && *o.no_effect) cli_say("note: no effect here: %s", o.no_effect);
         if (!rc && o.random_seed)
             cli_say("note: --seed -1 chose %u; --seed %u repeats this run", o.run.sampling.seed, o.run.sampling.seed);
         if (!rc) rc = cli_command_run(&o, err);
+        cli_team_close(o.run.model.comm);
     }
     cli_options_free(&o);
     return rc;
 }
 
-static int run(int argc, char **argv, sl_ranks *ranks, sl_error *err) {
+static int run(int argc, char **argv, sl_ranks **ranks, sl_error *err) {
     if (argc < 2) {
         help(stderr);
         return sl_fail(err, SL_ERR_ARG, "no command given");
@@ -323,7 +337,7 @@ int main(int argc, char **argv) {
     sl_ranks *ranks = NULL;
     int rc = cli_process_begin(&err);
     if (!rc) rc = cli_ranks_open(argc, argv, &ranks, &err);
-    if (!rc) rc = run(argc, argv, ranks, &err);
+    if (!rc) rc = run(argc, argv, &ranks, &err);
     int changed = cli_watch_check(&why);
     if (changed) rc = changed, err = why; // a changed file of weights may be the cause of any other error
     if (!rc)

@@ -104,12 +104,26 @@ void cli_catch_ends(int fd) {
     sigaction(SIGTERM, &action, NULL);
 }
 
-int cli_interrupted(void) {
+static int is_shared, shared; // static: as `interrupted`
+
+int cli_interrupt_came(void) {
     return interrupted;
 }
 
+void cli_share_interrupts(void) {
+    is_shared = 1;
+}
+
+void cli_set_interrupted(int is) {
+    shared = is;
+}
+
+int cli_interrupted(void) {
+    return is_shared ? shared : interrupted;
+}
+
 void cli_clear_interrupt(void) {
-    interrupted = 0;
+    interrupted = 0, shared = 0;
 }
 
 void cli_wake_at_interrupt(int fd) {

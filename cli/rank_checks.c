@@ -1,12 +1,14 @@
 // cli/rank_checks.c - see rank_checks.h.
 #include "cli/rank_checks.h"
 #include "attention/auto.h"
+#include "base/comm.h"
 #include "base/hash.h"
 #include "cli/commands.h"
-#include "cli/options/command.h"
+#include "cli/eval/fingerprint.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
 #include "cli/resume_file.h"
+#include "cli/run/load_model.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -46,6 +48,20 @@ int cli_ranks_compare(sl_ranks *r, const json_t *settings, sl_error *err) {
     if (!rc) rc = sl_ranks_barrier(r, err); // so that only rank 0 reports a difference
     for (int i = 0; all && i < n; i++) sl_text_free(&all[i]);
     free(all), free(mine);
+    return rc;
+}
+
+int cli_ranks_compare_model(sl_ranks *r, const cli_model_options *model, sl_error *err) {
+    cli_fingerprint print;
+    char arithmetic[256];
+    if (sl_ranks_started() == 1 || !model->path) return 0; // copies of one process, or an error that follows
+    int rc = cli_fingerprint_read(model->path, cli_is_dummy(model), &model->rope, &print, err);
+    if (!rc) rc = sl_device_arithmetic("cpu", arithmetic, sizeof arithmetic, err);
+    if (rc) return rc;
+    json_t *s = json_pack("{s:s, s:s, s:s, s:s}", "config", print.config, "weights", print.weights, "tokenizer",
+                          print.tokenizer, "arithmetic", arithmetic);
+    rc = cli_ranks_compare(r, s, err);
+    json_decref(s);
     return rc;
 }
 
@@ -103,21 +119,42 @@ static int silence(sl_error *err) {
     return failed ? sl_fail(err, SL_ERR_IO, "/dev/null: %s", strerror(errno)) : cli_silence(err);
 }
 
+static const sl_ranks_end at_end = {say, cli_end_now};
+
+// Only rank 0 writes.
+static int take_rank(const sl_ranks *r, sl_error *err) {
+    cli_set_rank(sl_ranks_name(r, sl_ranks_rank(r)));
+    return sl_ranks_rank(r) ? silence(err) : 0;
+}
+
 int cli_ranks_open(int argc, char **argv, sl_ranks **out, sl_error *err) {
-    static const sl_ranks_end end = {say, cli_end_now};
     if (sl_ranks_started() == 1) return 0;
-    int rc = sl_ranks_open(&end, out, err);
-    if (!rc) cli_set_rank(sl_ranks_name(*out, sl_ranks_rank(*out)));
-    if (!rc && sl_ranks_rank(*out)) rc = silence(err);
+    int rc = sl_ranks_open(&at_end, out, err);
+    if (!rc) rc = take_rank(*out, err);
     return rc ? rc : check_start(*out, argc, argv, err);
+}
+
+int cli_ranks_fork(int n, sl_ranks **out, sl_error *err) {
+    fflush(stdout), fflush(stderr); // not to be written by each copy of the process
+    int rc = sl_ranks_fork(n, &at_end, out, err);
+    return rc ? rc : take_rank(*out, err);
 }
 
 int cli_ranks_check_command(const sl_ranks *r, unsigned command, sl_error *err) {
     if (!r || !(command & CLI_LOADS) || command & (CLI_EVAL | CLI_PERPLEXITY)) return 0;
-    return sl_fail(
-        err, SL_ERR_ARG,
-        "mpirun or srun has started %d ranks, and only the commands eval and perplexity share their work between ranks",
-        sl_ranks_n(r));
+    return sl_fail(err, SL_ERR_ARG,
+                   "mpirun or srun has started %d ranks, and only the commands eval and perplexity share their work between "
+                   "ranks; --tensor-parallel-size %d shares the model",
+                   sl_ranks_n(r), sl_ranks_n(r));
+}
+
+int cli_ranks_share_seed(sl_ranks *r, uint32_t *seed, sl_error *err) {
+    sl_text text = {0};
+    int rc = r ? sl_text_append(&text, (const char *)seed, sizeof *seed, err) : 0;
+    if (!rc && r) rc = sl_ranks_broadcast(r, &text, err);
+    if (!rc && r && text.n == sizeof *seed) memcpy(seed, text.data, sizeof *seed);
+    sl_text_free(&text);
+    return rc;
 }
 
 const char *cli_ranks_gpu(const sl_ranks *r) {
@@ -132,13 +169,30 @@ const char *cli_ranks_gpu(const sl_ranks *r) {
     return name;
 }
 
-void cli_ranks_describe(const sl_ranks *r, int n_units, const char *unit) {
-    if (r)
-        fprintf(stderr, "ranks: %d share %d %s%s; this is %s\n", sl_ranks_n(r), n_units, unit, n_units == 1 ? "" : "s",
+void cli_ranks_describe(const sl_ranks *r, int team, int n_units, const char *unit) {
+    char teams[64] = "";
+    if (team > 1) snprintf(teams, sizeof teams, " in teams of %d, each with a model,", team);
+    if (r && sl_ranks_n(r) > team)
+        fprintf(stderr, "ranks: %d%s share %d %s%s; this is %s\n", sl_ranks_n(r), teams, n_units, unit, n_units == 1 ? "" : "s",
                 sl_ranks_name(r, sl_ranks_rank(r)));
 }
 
 // ---- what several ranks cannot do ----
+
+int cli_ranks_check_team(cli_options *o, sl_error *err) {
+    const char *flag = o->cache.path                                                      ? "--prompt-cache"
+                       : o->run.drafts.draft || o->run.drafts.drafts.n                    ? "--draft"
+                       : o->input.jsonl && !strcmp(o->input.jsonl, "-")                   ? "--jsonl -"
+                       : o->input.prompts && !strcmp(o->input.prompts, "-")               ? "--prompts -"
+                       : o->what && strcmp(o->what, "decode") && strcmp(o->what, "model") ? o->what
+                                                                                          : NULL;
+    if (flag)
+        return sl_fail(err, SL_ERR_ARG, "%s is not offered with --tensor-parallel-size %d", flag, o->run.model.tensor_parallel);
+    if (!sl_comm_rank(o->run.model.comm)) return 0;
+    o->output.plot = NULL;
+    if (o->run.stats.path) o->run.stats.path = "/dev/null";
+    return 0;
+}
 
 int cli_ranks_check_file(const sl_ranks *r, const char *path, const char *flag, sl_error *err) {
     if (!r || (path && strcmp(path, "-"))) return 0;

@@ -2,8 +2,19 @@
 #include "cli/shards.h"
 #include "cli/process.h"
 
+static int team_size(const cli_shards *s) {
+    return s->team > 1 ? s->team : 1;
+}
+
+// The first rank of the team that does a unit.
+static int first_rank_of(const cli_shards *s, int unit) {
+    int n = team_size(s);
+    return unit % (sl_ranks_n(s->ranks) / n) * n;
+}
+
 int cli_shards_is_mine(const cli_shards *s, int unit) {
-    return unit % sl_ranks_n(s->ranks) == sl_ranks_rank(s->ranks);
+    int n = team_size(s);
+    return first_rank_of(s, unit) == sl_ranks_rank(s->ranks) / n * n;
 }
 
 // Takes the results that are next. wait_ms: for the first of them
@@ -11,7 +22,7 @@ static int take_next(cli_shards *s, double wait_ms, sl_error *err) {
     sl_text result = {0};
     int rc = 0, got = 1;
     while (!rc && got && s->n_taken < s->n_units) {
-        rc = sl_ranks_receive(s->ranks, s->n_taken % sl_ranks_n(s->ranks), wait_ms, &result, &got, err);
+        rc = sl_ranks_receive(s->ranks, first_rank_of(s, s->n_taken), wait_ms, &result, &got, err);
         wait_ms = 0;
         if (!rc && got && result.n) rc = s->take(s->ctx, result.data, result.n, err);
         s->n_taken += !rc && got && !result.n;
@@ -21,6 +32,7 @@ static int take_next(cli_shards *s, double wait_ms, sl_error *err) {
 }
 
 static int pass_on(cli_shards *s, const void *data, size_t n, sl_error *err) {
+    if (sl_ranks_rank(s->ranks) % team_size(s)) return 0;
     int rc = sl_ranks_send(s->ranks, 0, data, n, err);
     return rc || sl_ranks_rank(s->ranks) ? rc : take_next(s, 0, err);
 }
@@ -39,7 +51,7 @@ int cli_shards_finish(cli_shards *s, sl_error *err) {
     int rc = 0;
     while (!rc && !sl_ranks_rank(s->ranks) && s->n_taken < s->n_units) {
         rc = take_next(s, 100, err);
-        if (!rc && cli_interrupted()) rc = sl_fail(err, SL_ERR_IO, "interrupted");
+        if (!rc && cli_interrupt_came()) rc = sl_fail(err, SL_ERR_CANCELLED, "interrupted");
     }
     return rc;
 }

@@ -20,13 +20,17 @@ sl_engine_options sl_engine_options_default(void) {
 }
 
 static sl_attn_geom geometry(const sl_config *c) {
-    return (sl_attn_geom){.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
+    return (sl_attn_geom){.n_layers = c->n_layers,
+                          .n_heads = c->n_heads,
+                          .n_kv_heads = c->n_kv_heads,
+                          .head_dim = c->head_dim,
+                          .first_head = c->shard.rank * c->n_heads};
 }
 
 // ---- life ----
 
 static int new_pool(sl_engine *e, sl_error *err) {
-    const sl_config *c = &e->model->config;
+    const sl_config *c = &e->model->part;
     int own = sl_kv_pages_of(e->n_ctx), rc;
     if (e->device.kv.place == SL_KV_OFFLOADED) // the page extra of a span is built from staged pages
         rc = sl_kv_pool_init_offloaded(&e->device.pool, e->device.backend, c->n_layers, c->n_kv_heads, c->head_dim,
@@ -45,7 +49,7 @@ static int new_pool(sl_engine *e, sl_error *err) {
 }
 
 static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
-    const sl_config *c = &e->model->config;
+    const sl_config *c = &e->model->part;
     const sl_shape shape = {c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim};
     int rc = 0;
     if (o->n_sequences < 0) rc = sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at least 1", o->n_sequences);
@@ -128,7 +132,7 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     sl_model_use(model);
     e->model = model;
     e->process = getpid();
-    e->geom = geometry(&model->config);
+    e->geom = geometry(&model->part);
     e->n_sequences = options->n_sequences > 0 ? options->n_sequences : 1;
     e->seed = options->seed;
     e->plans.exact_below = options->exact_below;
@@ -136,6 +140,7 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->log = options->log;
     e->n_threads = options->n_threads > 0 ? options->n_threads : sl_cpu_cores();
     int rc = sl_device_open(&e->device, options, err);
+    if (!rc) rc = sl_engine_join(e, options, err);
     if (!rc) rc = check_drafts(e, options, err);
     e->n_draft = options->n_draft;
     if (!rc && e->device.backend->is_device && sl_model_asks_integers(model))
@@ -175,6 +180,7 @@ void sl_engine_free(sl_engine *e) {
     sl_plan_drop(e, e->plans.of_engine);
     sl_sparse_prefill_free(e);
     sl_observation_free(e, &e->observation);
+    free(e->part_logits);
     sl_device_close(&e->device);
     sl_model_weights_free(&e->rounded);
     sl_threads_close(e->threads);
@@ -213,7 +219,7 @@ int sl_engine_n_draft(const sl_engine *e) {
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
     if (e->device.attention->collect)
         e->device.attention->collect((sl_engine *)e); // fills a cache; the engine does not change for the caller
-    return &e->stats;
+    return sl_engine_sum_stats(e, &e->stats, &((sl_engine *)e)->all_stats);
 }
 void sl_engine_reset_stats(sl_engine *e) {
     if (e->device.attention->collect) e->device.attention->collect(e);

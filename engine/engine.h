@@ -5,6 +5,7 @@
 
 #include "attention/attention.h"
 #include "backend/sampler.h"
+#include "base/comm.h"
 #include "base/error.h"
 #include "base/progress.h"
 #include "kv/kv_place.h"
@@ -25,6 +26,12 @@ struct sl_bucket_file;
 // sl_model_materialise.
 enum { SL_MODEL_DUMMY = 2, SL_MODEL_PACKED = 4 };
 
+// The same as sl_model_load for a rank of a tensor-parallel run, one of 1, 2, 4 or 8 processes that share a model: loads its
+// part. comm: of these ranks; it outlives the model. NULL: no engine can use the part. All ranks make the same calls of their
+// engines with the same arguments, and the callbacks `cancel` give the same answer. Then all get the same logits, with the bits
+// of one process. SL_ERR_UNSUPPORTED: the model cannot be divided so.
+int sl_model_load_part(const char *path, const sl_model_options *options, const sl_shard *shard, sl_comm *comm, sl_model **out,
+                       sl_error *err);
 int sl_model_is_dummy(const sl_model *model);
 // Makes the weights of a dummy model, the packed weights of a GGUF file or the quantised weights of a folder in host memory.
 // Call it before the first engine. An engine on a GPU makes dummy weights itself (backend/dummy_weights.h), unless they are

@@ -22,15 +22,17 @@
 #include <sys/types.h>
 
 struct sl_model {
-    atomic_int n_users; // the caller, and each engine
-    char *dir;          // as the caller gave it
-    const char *name;   // the last part of dir
-    sl_source *source;  // of the documents and tensors
-    sl_config config;
+    atomic_int n_users;   // the caller, and each engine
+    char *dir;            // as the caller gave it
+    const char *name;     // the last part of dir
+    sl_source *source;    // of the documents and tensors
+    sl_config config;     // of the whole model
+    struct sl_comm *comm; // the ranks that share the model, of which this process is one; NULL: the process has all of it
+    sl_config part;       // of the part that this process has (sl_config.shard): the dimensions of passes
     sl_tensors *tensors;
     sl_quant quant;
     sl_kv_scales kv_scales;   // of the checkpoint, for a cache of fp8
-    sl_model_weights weights; // data: the mapped files, or memory; NULL: not made yet
+    sl_model_weights weights; // of the part; data: the mapped files, or memory; NULL: not made yet
     sl_tokenizer *tokenizer;
     sl_chat_template *chat; // NULL: it has none that can be used
     int is_dummy;
@@ -56,6 +58,9 @@ struct sl_engine {
     sl_threads *threads; // NULL before the first call
     sl_threads *outside; // the pool of the calling thread outside of the call
     sl_cancel cancel;
+    struct sl_comm *comm;    // the ranks that share the model; NULL: one rank
+    float *part_logits;      // with comm: [n_vocab / ranks]
+    sl_attn_stats all_stats; // with comm: sl_engine_attn_stats, of all ranks
     sl_log log;
     const sl_model *model;
     sl_attn_geom geom;
@@ -140,6 +145,20 @@ void sl_engine_append_inputs(const sl_engine *e, char *buf, size_t size);
 // Calls the log callback with a line. The format is as in printf.
 __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, const char *format, ...);
 
+// ---- engine_ranks.c: the engine of a rank of a tensor-parallel run ----
+
+// Connects the engine, whose device is open, with the ranks of its model. SL_ERR_UNSUPPORTED: what ranks cannot do.
+int sl_engine_join(sl_engine *e, const sl_engine_options *o, sl_error *err);
+// SL_ERR_UNSUPPORTED: the engine is one of several ranks. what: a feature that is for one process only
+int sl_engine_check_whole(const sl_engine *e, const char *what, sl_error *err);
+// all: [ranks * size], the bytes of all ranks; size: a multiple of 4. All ranks call it.
+void sl_engine_gather(const sl_engine *e, const void *part, size_t size, void *all);
+// SL_ERR_UNSUPPORTED: a method of the plan needs all heads, and this rank has a part of them.
+int sl_engine_check_part(const sl_engine *e, const sl_attn_plan *plan, sl_error *err);
+// The counters of all ranks, written to *all; without ranks `own`. All ranks call it.
+const sl_attn_stats *sl_engine_sum_stats(const sl_engine *e, const sl_attn_stats *own, sl_attn_stats *all);
+void sl_engine_gather_logits(const sl_batch *b, int n, float *out); // sl_batch.gather_logits
+
 // ---- engine_buckets.c ----
 
 // Opens the model's bucket file or bit file for a method that needs it, at most once. Errors: sl_model_open_buckets.
@@ -152,7 +171,8 @@ sl_attention_work sl_attention_work_of(const sl_attn_stats *stats); // engine.c
 // ---- engine_place.c ----
 
 // Chooses where K and V lie and the number of tokens of a session: e->n_ctx, e->prefill_chunk, and kv, n_pages and
-// pass.max_rows of e->device. plan: the methods of decode steps. Allocates nothing. SL_ERR_MEMORY: no place has enough memory.
+// pass.max_rows of e->device. Ranks that share a model take the least context of a rank. plan: the methods of decode steps.
+// Allocates nothing. SL_ERR_MEMORY: no place has enough memory.
 int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err);
 // SL_ERR_UNSUPPORTED: a method of the plan cannot decode with K and V in host memory.
 int sl_engine_check_offloaded(const sl_attn_plan *plan, sl_error *err);

@@ -1,5 +1,6 @@
 // engine/engine_place.c - where K and V of an engine lie, and how long its context is: on the CPU, on the GPU, or in host
 // memory with a part on the GPU (kv/kv_place.h). Everything here is computed before the engine allocates its memory.
+#include "base/comm.h"
 #include "base/host_memory.h"
 #include "engine/engine_internal.h"
 #include "kv/kv_offload.h"
@@ -19,9 +20,15 @@ enum {
 
 // ---- K and V in the backend's memory ----
 
+// Bytes that this process can still allocate. Ranks of a tensor-parallel run on the CPU share the memory of one host.
+static size_t free_of(const sl_model *model, const sl_backend *be) {
+    int n = be->is_device || model->part.shard.n < 2 ? 1 : model->part.shard.n;
+    return be->free_memory(be) / (size_t)n;
+}
+
 // Bytes that the engine will still allocate on this device, without the KV cache.
 static size_t fixed_bytes(const sl_model *model, const sl_device *d, int n_step_rows, int max_rows) {
-    const sl_config *c = &model->config;
+    const sl_config *c = &model->part;
     const sl_backend *be = d->backend;
     size_t weights = be->is_device ? sl_model_weights_placed_bytes(&model->weights, be) : sl_model_bytes_to_allocate(model);
     size_t scratch = c->arch->scratch_size(c, be, max_rows);
@@ -32,8 +39,8 @@ static size_t fixed_bytes(const sl_model *model, const sl_device *d, int n_step_
 // tokens, or, if copy_ctx is 0, of a sequence of the n_sharing ones that share the cache equally.
 static size_t largest_cache(const sl_model *model, const sl_device *d, int n_step_rows, int max_rows, int n_sharing,
                             int copy_ctx) {
-    const sl_config *c = &model->config;
-    size_t fixed = fixed_bytes(model, d, n_step_rows, max_rows), all = d->backend->free_memory(d->backend);
+    const sl_config *c = &model->part;
+    size_t fixed = fixed_bytes(model, d, n_step_rows, max_rows), all = free_of(model, d->backend);
     size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, d->formats);
     size_t wide = sl_device_wide_bytes(d, c);
     fixed += wide * copy_ctx;
@@ -66,9 +73,9 @@ int sl_engine_largest_ctx_with(const sl_model *model, const sl_engine_options *o
 }
 
 static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
-    const sl_config *c = &e->model->config;
+    const sl_config *c = &e->model->part;
     const sl_backend *be = e->device.backend;
-    double gib = 1 << 30, free = be->free_memory(be) / gib;
+    double gib = 1 << 30, free = (double)free_of(e->model, be) / gib;
     double fixed = fixed_bytes(e->model, &e->device, e->n_step_rows, e->device.pass.max_rows) / gib;
     size_t row = sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim, e->device.formats);
     double wide = (double)sl_device_wide_bytes(&e->device, c) * n_ctx / gib;
@@ -244,6 +251,16 @@ static int check_lengths(const sl_engine *e, const sl_engine_options *o, sl_erro
     return 0;
 }
 
+// The least context of all ranks.
+static int least_ctx(const sl_engine *e) {
+    enum { MOST_RANKS = 8 };
+    int32_t own = e->n_ctx, all[MOST_RANKS];
+    if (!e->comm) return own;
+    sl_engine_gather(e, &own, sizeof own, all);
+    for (int i = 0; i < e->comm->n; i++) own = all[i] < own ? all[i] : own;
+    return own;
+}
+
 int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
     sl_kv_place place;
     int is_device = e->device.backend->is_device, rc = parse_place(o->kv_cache, &place, err);
@@ -267,8 +284,10 @@ int sl_engine_place(sl_engine *e, const sl_engine_options *o, const sl_attn_plan
     if (place == SL_KV_AUTO) place = choose_place(e, o, plan);
     if (place == SL_KV_GPU) e->device.kv = (sl_kv_layout){.place = SL_KV_GPU};
     rc = place == SL_KV_OFFLOADED ? place_offloaded(e, o, plan, err) : choose_ctx(e, o, err);
-    if (!rc) e->device.n_pages = (int)pool_pages(e, o);
-    return rc;
+    if (rc) return rc;
+    e->n_ctx = least_ctx(e);
+    e->device.n_pages = (int)pool_pages(e, o);
+    return 0;
 }
 
 const sl_kv_layout *sl_engine_kv_layout(const sl_engine *e) {

@@ -55,15 +55,14 @@ static const bf16 *quantiles_of(dummy_tables *t, double deviation) {
     return quantiles;
 }
 
-// Makes the numbers of a tensor in pieces, to report progress.
+// Makes numbers [first, first + n) of a tensor in pieces, to report progress. data: [first + n]
 static void make_numbers(const sl_tensor *t, dummy_tables *tables, const sl_progress *progress, size_t *done, size_t total,
-                         bf16 *data) {
+                         size_t first, size_t n, bf16 *data) {
     enum { PIECE = 1 << 23, MIB = 20 }; // elements: 16 MiB
-    size_t n = t->n_bytes / sizeof *data;
     uint64_t key = sl_dummy_key(t->name);
     const bf16 *quantiles = t->n_dims > 1 ? quantiles_of(tables, sl_dummy_deviation(t->name, (int)t->dims[1])) : NULL;
-    for (size_t i = 0; i < n; i += PIECE) {
-        size_t m = n - i < PIECE ? n - i : PIECE;
+    for (size_t i = first, end = first + n; i < end; i += PIECE) {
+        size_t m = end - i < PIECE ? end - i : PIECE;
         if (quantiles)
             sl_dummy_fill(key, quantiles, i, m, data + i);
         else
@@ -73,7 +72,9 @@ static void make_numbers(const sl_tensor *t, dummy_tables *tables, const sl_prog
     }
 }
 
-// Makes every weight: plain ones in the memory of their tensors, unless only_rounded, and those that are rounded in a buffer.
+// Makes every weight: plain ones, unless only_rounded, in the memory of their tensors, and those that are rounded, or whose
+// columns are cut, in a buffer. Of a plain tensor whose rows are cut only the part is made; the system commits no memory for
+// the rest.
 static int make_dummy(sl_model_weights *w, const sl_tensors *tensors, int only_rounded, const sl_progress *progress,
                       sl_error *err) {
     size_t done = 0, total = sl_tensors_bytes(tensors);
@@ -81,13 +82,17 @@ static int make_dummy(sl_model_weights *w, const sl_tensors *tensors, int only_r
     int rc = tables.quantiles ? 0 : sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
     for (int i = 0; !rc && i < w->n_tensors; i++) {
         const sl_tensor *t = w->tensors[i].same_as ? NULL : sl_tensors_find(tensors, w->tensors[i].shape.name);
-        int rounded = t && w->tensors[i].recipe.making == SL_MADE_ROUNDED;
-        if (only_rounded && !rounded) continue;
-        bf16 *buffer = rounded ? malloc(t->n_bytes) : NULL;
-        if (rounded && !buffer)
+        const sl_model_tensor *m = &w->tensors[i];
+        int is_rounded = t && m->recipe.making == SL_MADE_ROUNDED, is_part = t && m->cut == SL_CUT_ROWS && !is_rounded;
+        int is_aside = is_rounded || (t && m->cut == SL_CUT_COLS);
+        if (only_rounded && !is_rounded) continue;
+        bf16 *buffer = is_aside ? malloc(t->n_bytes) : NULL;
+        size_t n = t ? t->n_bytes / sizeof *buffer : 0, part = is_part ? n / (size_t)w->config->shard.n : n;
+        if (is_aside && !buffer)
             rc = sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
         else if (t) // the memory of sl_tensors_allocate is writable
-            make_numbers(t, &tables, progress, &done, total, rounded ? buffer : (bf16 *)t->data);
+            make_numbers(t, &tables, progress, &done, total, is_part ? part * (size_t)w->config->shard.rank : 0, part,
+                         is_aside ? buffer : (bf16 *)t->data);
         if (!rc) rc = sl_model_weights_make(w, i, buffer, err);
         free(buffer);
     }
@@ -140,6 +145,7 @@ int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *prog
     if (rc) return rc;
     sl_model_weights_free(&model->weights);
     model->weights = made;
+    model->weights.config = &model->part;
     return 0;
 }
 

@@ -92,7 +92,26 @@ static int check_activations(const sl_model *model, sl_error *err) {
                    model->dir);
 }
 
-static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_error *err) {
+// The part of a rank of a tensor-parallel run: its dimensions, and the scales of its KV heads.
+static int take_part(sl_model *model, sl_error *err) {
+    const sl_config *c = &model->config;
+    int rc = sl_config_of_shard(c, &model->part, err);
+    size_t n = (size_t)model->part.n_kv_heads, all = (size_t)c->n_kv_heads, first = (size_t)c->shard.rank * n;
+    if (rc || c->shard.n < 2) return rc;
+    for (size_t i = 0; model->kv_scales.k && i < (size_t)c->n_layers; i++) {
+        memmove(model->kv_scales.k + i * n, model->kv_scales.k + i * all + first, n * sizeof(float));
+        memmove(model->kv_scales.v + i * n, model->kv_scales.v + i * all + first, n * sizeof(float));
+    }
+    return 0;
+}
+
+static int check_shard(const sl_shard *s, sl_error *err) {
+    if (s->n == 0 && s->rank == 0) return 0;
+    if ((s->n == 1 || s->n == 2 || s->n == 4 || s->n == 8) && s->rank >= 0 && s->rank < s->n) return 0;
+    return sl_fail(err, SL_ERR_ARG, "{tensor_parallel} %d: expected 1, 2, 4 or 8", s->n);
+}
+
+static int load(const char *dir, const sl_model_options *o, const sl_shard *shard, sl_model *model, sl_error *err) {
     model->dir = copy_dir(dir);
     if (!model->dir) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
     model->name = strrchr(model->dir, '/') && model->dir[1] ? strrchr(model->dir, '/') + 1 : model->dir;
@@ -102,6 +121,9 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
     const sl_documents *documents = rc ? NULL : sl_source_documents(model->source);
     if (!rc) rc = sl_config_load(documents, &model->config, err);
     if (!rc) rc = sl_config_change_rope(&model->config, &o->rope, err);
+    if (!rc) rc = check_shard(shard, err);
+    model->config.shard = *shard;
+    if (!rc) rc = sl_config_of_shard(&model->config, &model->part, err); // before the weights are read
     if (!rc) rc = load_quant(documents, o, model, err);
     if (!rc && model->is_dummy)
         rc = sl_model_weights_declare(&model->config, &model->quant, &model->tensors, &model->weights, err);
@@ -113,6 +135,8 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
         if (!rc) rc = sl_model_weights_check_unbound(&model->weights, model->tensors, model->quant.has_kv_scales, &o->log, err);
         if (!rc && model->quant.has_kv_scales) rc = sl_kv_scales_load(&model->config, model->tensors, &model->kv_scales, err);
     }
+    if (!rc) rc = take_part(model, err);
+    if (!rc) model->weights.config = &model->part;
     if (!rc) rc = check_activations(model, err);
     if (rc || (o->flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(documents))) return rc;
     rc = sl_cancel_poll(&o->cancel, err);
@@ -121,12 +145,18 @@ static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_
 }
 
 int sl_model_load(const char *dir, const sl_model_options *options, sl_model **out, sl_error *err) {
+    return sl_model_load_part(dir, options, &(sl_shard){0}, NULL, out, err);
+}
+
+int sl_model_load_part(const char *dir, const sl_model_options *options, const sl_shard *shard, sl_comm *comm, sl_model **out,
+                       sl_error *err) {
     const sl_model_options unset = {0};
     sl_model *model = calloc(1, sizeof *model);
     if (!model) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
     atomic_init(&model->n_users, 1);
     const sl_model_options *o = options ? options : &unset;
-    int rc = load(dir, o, model, err);
+    model->comm = comm;
+    int rc = load(dir, o, shard, model, err);
     if (!rc && model->tokenizer && !model->config.n_eos)
         sl_log_line(&o->log,
                     "%s: no end token is known (eos_token_id, eos_token, chat template), so an answer ends only at its limit",

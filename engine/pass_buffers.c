@@ -1,5 +1,5 @@
 // engine/pass_buffers.c - sl_pass_buffers: the memory of a pass. A device allocates it once, and again for other segments.
-#include "engine/engine_device.h"
+#include "engine/engine_internal.h"
 #include "models/pass.h"
 
 #include <stdlib.h>
@@ -140,6 +140,7 @@ sl_batch sl_pass_batch(sl_device *d, int first, int first_range, int n_ranges, i
         .attend = d->attention->attend,
         .attend_step = 1,
         .logits_mode = SL_LINEAR_DECODE,
+        .gather_logits = d->weights.config->shard.n > 1 ? sl_engine_gather_logits : NULL,
         .logits = p->logits + (size_t)first * d->weights.config->n_vocab,
     };
 }

@@ -8,6 +8,7 @@ static int prepare(sl_engine *e, sl_plan *plan, sl_plan *replaced, sl_error *err
     const sl_attn_plan *methods = &plan->methods;
     int rc = 0;
     for (int i = 0; !rc && i < methods->n_layers; i++) rc = sl_attn_check(&methods->layer[i], err);
+    if (!rc) rc = sl_engine_check_part(e, methods, err);
     if (!rc && e->device.pool.offload) rc = sl_engine_check_offloaded(methods, err);
     if (!rc) rc = sl_engine_need_buckets_of(e, methods, err);
     if (!rc) rc = sl_plan_list_exact(e, plan, err);

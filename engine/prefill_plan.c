@@ -66,7 +66,8 @@ static int set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_e
 int sl_engine_set_prefill(sl_engine *e, const sl_attn_plan *plan, int segment, sl_error *err) {
     int rc = sl_engine_enter(e, err);
     if (rc) return rc;
-    rc = set_prefill(e, plan, segment, err);
+    rc = sl_attn_plan_is_dense(plan) ? 0 : sl_engine_check_whole(e, "a sparse prefill", err);
+    if (!rc) rc = set_prefill(e, plan, segment, err);
     sl_engine_leave(e);
     return rc;
 }

@@ -321,7 +321,8 @@ int sl_session_save_chat(const sl_session *s, const char *path, const sl_text *m
     sl_whole_file file;
     writer w = {.messages = messages, .err = err};
     if (s->kv.n_tokens == 0) return sl_fail(err, SL_ERR_ARG, "%s: the session to save is empty", path);
-    int rc = sl_engine_enter(e, err);
+    int rc = sl_engine_check_whole(e, "a session file", err);
+    if (!rc) rc = sl_engine_enter(e, err);
     if (rc) return rc;
     identify(e, &own);
     sl_kv_write_out(&e->device.pool, &s->kv); // the host reads the rows below
@@ -593,7 +594,8 @@ int sl_session_load_chat(sl_engine *engine, const char *path, sl_session **out, 
     reader r = {.path = path, .engine = engine};
     sl_tensors *tensors = NULL;
     sl_session *s = NULL;
-    int rc = sl_engine_enter(engine, err);
+    int rc = sl_engine_check_whole(engine, "a session file", err);
+    if (!rc) rc = sl_engine_enter(engine, err);
     if (rc) return rc;
     identify(engine, &r.own);
     rc = sl_tensors_open_file(path, &tensors, err);

@@ -26,7 +26,8 @@ struct sl_stream {
     int is_running;
     sl_ids ids; // sampled tokens, an end token included
     sl_logprobs logprobs;
-    sl_attn_stats work; // of its decode steps
+    sl_attn_stats work;     // of its decode steps
+    sl_attn_stats all_work; // sl_stream_attn_stats of ranks that share the model
     // The token behind its last one, if the last pass has sampled it too: until the session gets other logits
     struct {
         int32_t id; // -1: none
@@ -210,7 +211,8 @@ void sl_stream_describe_drafts(const sl_stream *s, char *buf, size_t size) {
 }
 
 const sl_attn_stats *sl_stream_attn_stats(const sl_stream *s) {
-    return s->session->engine->device.backend->is_device ? NULL : &s->work;
+    const sl_engine *e = s->session->engine;
+    return e->device.backend->is_device ? NULL : sl_engine_sum_stats(e, &s->work, &((sl_stream *)s)->all_work);
 }
 
 int sl_stream_attention_work(const sl_stream *s, sl_attention_work *out, sl_error *err) {

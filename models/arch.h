@@ -60,6 +60,9 @@ struct sl_batch {
     const int *out_rows;
     sl_linear_mode logits_mode; // of lm_head
     float *logits;              // [n_out][n_vocab], the backend's memory; NULL: the caller calls arch->logits afterwards
+    // Of a rank whose output head has a part of the vocabulary: out has room for [n][n_vocab] and begins with the logits of the
+    // part, [n][n_vocab / ranks], which become those of all ranks. NULL: the head is whole
+    void (*gather_logits)(const sl_batch *batch, int n, float *out);
 };
 
 // ---- an architecture ----

@@ -136,3 +136,24 @@ uint64_t sl_config_hash(const sl_config *c) {
     }
     return sl_fnv1a(SL_FNV1A_START, text, (size_t)n);
 }
+
+int sl_config_of_shard(const sl_config *c, sl_config *out, sl_error *err) {
+    const struct {
+        const char *what;
+        int size;
+    } dims[] = {{"query heads (num_attention_heads)", c->n_heads},
+                {"KV heads (num_key_value_heads)", c->n_kv_heads},
+                {"columns of the MLP (intermediate_size)", c->n_ffn},
+                {"tokens (vocab_size)", c->n_vocab}};
+    int n = c->shard.n > 1 ? c->shard.n : 1;
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+        if (dims[i].size % n)
+            return sl_fail(
+                err, SL_ERR_UNSUPPORTED,
+                "{tensor_parallel} %d: this model has %d %s, which do not divide by %d; expected a number that divides "
+                "them",
+                n, dims[i].size, dims[i].what, n);
+    *out = *c;
+    out->n_heads /= n, out->n_kv_heads /= n, out->n_ffn /= n;
+    return 0;
+}

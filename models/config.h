@@ -4,6 +4,7 @@
 #ifndef SLEIGH_CONFIG_H
 #define SLEIGH_CONFIG_H
 
+#include "base/comm.h"
 #include "base/documents.h"
 
 #include <stdint.h>
@@ -19,6 +20,9 @@ typedef struct sl_config {
     const struct sl_arch *arch;                                                 // models/arch.h
     char model_type[32];                                                        // "llama", "mistral", "qwen2", "qwen3"
     int n_vocab, hidden, n_ffn, n_layers, n_heads, n_kv_heads, head_dim, n_ctx; // n_ctx: most tokens of a session
+    // Of a tensor-parallel run: which part of the weights this process loads. n 0: all of them. sl_config_of_shard divides the
+    // dimensions.
+    sl_shard shard;
     int n_trained; // max_position_embeddings; n_ctx is larger only after sl_config_change_rope
     int window;    // tokens of a sliding window, which limits n_ctx; 0: none
     int n_scaled;  // tokens that the scaling of RoPE is made for: n_trained, or more after sl_config_change_rope
@@ -47,6 +51,9 @@ typedef struct sl_config {
 // Reads both files. model_type names the architecture; its read_config reads the fields of config.json. Checks the description
 // of quantised weights too (models/quant_config.h).
 int sl_config_load(const sl_documents *documents, sl_config *config, sl_error *err);
+// The dimensions of one rank: n_heads, n_kv_heads and n_ffn divided by shard.n. n_vocab stays: a rank has a part of the head's
+// rows and gets the other logits from the other ranks. SL_ERR_UNSUPPORTED: a dimension does not divide.
+int sl_config_of_shard(const sl_config *config, sl_config *out, sl_error *err);
 // Adds an end token. 0: the id is none of this vocabulary, or there is no room for another one.
 int sl_config_add_eos(sl_config *config, int32_t id);
 // FNV-1a (base/hash.h) of the fields that change the arithmetic, as a text of lines NAME=VALUE, each ended by a newline:

@@ -50,7 +50,7 @@ typedef struct layer_weights {
 typedef struct llama_weights {
     sl_weight embed; // [n_vocab][hidden]
     sl_weight norm;  // [hidden]
-    sl_weight head;  // [n_vocab][hidden]; a copy of embed if the config says tied
+    sl_weight head;  // [n_vocab][hidden], of a rank [n_vocab / n][hidden]; a copy of embed if the config says tied
     layer_weights layers[];
 } llama_weights;
 
@@ -58,28 +58,30 @@ size_t sl_llama_weights_size(const sl_config *c) {
     return sizeof(llama_weights) + c->n_layers * sizeof(layer_weights);
 }
 
-// q, k and v, their biases, and gate and up: one operation reads them together (sl_backend.qkv, .gate_up).
+// q, k and v, their biases, and gate and up: one operation reads them together (sl_backend.qkv, .gate_up). A rank of a
+// tensor-parallel run has the rows of its heads and of its part of the MLP, and the columns that read them.
 static void declare_layer(sl_model_weights *w, int i, layer_weights *l) {
     const sl_config *c = w->config;
+    const unsigned rows = SL_TENSOR_CUT_ROWS;
     int q_dim = c->n_heads * c->head_dim, kv_dim = c->n_kv_heads * c->head_dim;
     sl_model_weights_add(w, &l->attn_norm, 0, c->hidden, 0, "model.layers.%d.input_layernorm.weight", i);
-    sl_model_weights_add(w, &l->q, q_dim, c->hidden, 0, "model.layers.%d.self_attn.q_proj.weight", i);
-    sl_model_weights_add(w, &l->k, kv_dim, c->hidden, SL_TENSOR_JOINED, "model.layers.%d.self_attn.k_proj.weight", i);
-    sl_model_weights_add(w, &l->v, kv_dim, c->hidden, SL_TENSOR_JOINED, "model.layers.%d.self_attn.v_proj.weight", i);
+    sl_model_weights_add(w, &l->q, q_dim, c->hidden, rows, "model.layers.%d.self_attn.q_proj.weight", i);
+    sl_model_weights_add(w, &l->k, kv_dim, c->hidden, rows | SL_TENSOR_JOINED, "model.layers.%d.self_attn.k_proj.weight", i);
+    sl_model_weights_add(w, &l->v, kv_dim, c->hidden, rows | SL_TENSOR_JOINED, "model.layers.%d.self_attn.v_proj.weight", i);
     if (c->has_qkv_bias) {
-        sl_model_weights_add(w, &l->q_bias, 0, q_dim, 0, "model.layers.%d.self_attn.q_proj.bias", i);
-        sl_model_weights_add(w, &l->k_bias, 0, kv_dim, SL_TENSOR_JOINED, "model.layers.%d.self_attn.k_proj.bias", i);
-        sl_model_weights_add(w, &l->v_bias, 0, kv_dim, SL_TENSOR_JOINED, "model.layers.%d.self_attn.v_proj.bias", i);
+        sl_model_weights_add(w, &l->q_bias, 0, q_dim, rows, "model.layers.%d.self_attn.q_proj.bias", i);
+        sl_model_weights_add(w, &l->k_bias, 0, kv_dim, rows | SL_TENSOR_JOINED, "model.layers.%d.self_attn.k_proj.bias", i);
+        sl_model_weights_add(w, &l->v_bias, 0, kv_dim, rows | SL_TENSOR_JOINED, "model.layers.%d.self_attn.v_proj.bias", i);
     }
     if (c->has_qk_norm) {
         sl_model_weights_add(w, &l->q_norm, 0, c->head_dim, 0, "model.layers.%d.self_attn.q_norm.weight", i);
         sl_model_weights_add(w, &l->k_norm, 0, c->head_dim, 0, "model.layers.%d.self_attn.k_norm.weight", i);
     }
-    sl_model_weights_add(w, &l->o, c->hidden, q_dim, 0, "model.layers.%d.self_attn.o_proj.weight", i);
+    sl_model_weights_add(w, &l->o, c->hidden, q_dim, SL_TENSOR_CUT_COLS, "model.layers.%d.self_attn.o_proj.weight", i);
     sl_model_weights_add(w, &l->mlp_norm, 0, c->hidden, 0, "model.layers.%d.post_attention_layernorm.weight", i);
-    sl_model_weights_add(w, &l->gate, c->n_ffn, c->hidden, 0, "model.layers.%d.mlp.gate_proj.weight", i);
-    sl_model_weights_add(w, &l->up, c->n_ffn, c->hidden, SL_TENSOR_JOINED, "model.layers.%d.mlp.up_proj.weight", i);
-    sl_model_weights_add(w, &l->down, c->hidden, c->n_ffn, 0, "model.layers.%d.mlp.down_proj.weight", i);
+    sl_model_weights_add(w, &l->gate, c->n_ffn, c->hidden, rows, "model.layers.%d.mlp.gate_proj.weight", i);
+    sl_model_weights_add(w, &l->up, c->n_ffn, c->hidden, rows | SL_TENSOR_JOINED, "model.layers.%d.mlp.up_proj.weight", i);
+    sl_model_weights_add(w, &l->down, c->hidden, c->n_ffn, SL_TENSOR_CUT_COLS, "model.layers.%d.mlp.down_proj.weight", i);
 }
 
 void sl_llama_declare(sl_model_weights *w) {
@@ -89,9 +91,9 @@ void sl_llama_declare(sl_model_weights *w) {
     for (int i = 0; i < c->n_layers; i++) declare_layer(w, i, &model->layers[i]);
     sl_model_weights_add(w, &model->norm, 0, c->hidden, 0, "model.norm.weight");
     if (c->tied)
-        sl_model_weights_tie(w, &model->head, &model->embed, "lm_head.weight");
+        sl_model_weights_tie(w, &model->head, &model->embed, SL_TENSOR_CUT_ROWS, "lm_head.weight");
     else
-        sl_model_weights_add(w, &model->head, c->n_vocab, c->hidden, SL_TENSOR_HEAD, "lm_head.weight");
+        sl_model_weights_add(w, &model->head, c->n_vocab, c->hidden, SL_TENSOR_HEAD | SL_TENSOR_CUT_ROWS, "lm_head.weight");
 }
 
 // ---- scratch memory of a pass. act: bf16 or fp32 (backend.h) ----
@@ -210,6 +212,7 @@ void sl_llama_logits(const sl_batch *b, int first, int n, float *out) {
     else
         be->rmsnorm(be, s.x + (size_t)row * c->hidden, &w->norm, n, c->norm_eps, s.h);
     be->linear(be, &w->head, s.h, n, b->logits_mode, 0, out);
+    if (b->gather_logits) b->gather_logits(b, n, out);
 }
 
 void sl_llama_forward(const sl_batch *b) {

@@ -36,10 +36,10 @@ void sl_model_weights_add(sl_model_weights *w, sl_weight *to, int n_rows, int n_
     SL_CHECK(n > 0 && (size_t)n < sizeof t->shape.name);
 }
 
-void sl_model_weights_tie(sl_model_weights *w, sl_weight *to, const sl_weight *from, const char *name) {
+void sl_model_weights_tie(sl_model_weights *w, sl_weight *to, const sl_weight *from, unsigned flags, const char *name) {
     sl_model_tensor *t = add(w);
     if (!t) return;
-    *t = (sl_model_tensor){.weight = to, .same_as = from};
+    *t = (sl_model_tensor){.flags = flags, .weight = to, .same_as = from};
     SL_CHECK(strlen(name) < sizeof t->shape.name);
     strcpy(t->shape.name, name);
 }
@@ -132,6 +132,50 @@ static void set_activations(sl_model_weights *w, sl_activations activations) {
     }
 }
 
+// ---- the part of a rank (models/cut.h) ----
+
+// Sets *t->weight to the part. After the bind the whole weight has data, or a recipe.
+static int cut_tensor(const sl_config *c, sl_model_tensor *t, sl_error *err) {
+    int is_vector = t->shape.n_rows == 0 && !t->same_as;
+    if (c->shard.n < 2 || !(t->flags & (SL_TENSOR_CUT_ROWS | SL_TENSOR_CUT_COLS))) return 0;
+    t->cut = t->flags & SL_TENSOR_CUT_ROWS ? SL_CUT_ROWS : SL_CUT_COLS;
+    t->whole = *t->weight;
+    int rc = sl_cut_shape(t->weight, t->cut, is_vector, &c->shard, err);
+    if (rc || is_vector || !t->whole.data) return rc;
+    if (t->cut == SL_CUT_ROWS)
+        *t->weight = sl_cut_rows(&t->whole, 0, &c->shard);
+    else
+        t->weight->data = NULL; // until it is copied
+    return 0;
+}
+
+// 1: the recipe makes the part and not the whole weight: each row is rounded alone.
+static int makes_part(const sl_model_tensor *t) {
+    return t->cut == SL_CUT_NOT || (t->cut == SL_CUT_ROWS && t->recipe.making == SL_MADE_ROUNDED);
+}
+
+// Bytes of sl_model_weights.made that the tensor takes.
+static size_t made_bytes(const sl_model_tensor *t) {
+    if (makes_part(t)) return sl_recipe_bytes(&t->recipe, t->weight);
+    if (t->same_as || (t->cut == SL_CUT_ROWS && t->recipe.making == SL_MADE_NOT)) return 0;
+    return sl_cut_bytes(t->weight, t->recipe.zero != NULL, t->recipe.index != NULL);
+}
+
+// Makes the whole weight in memory of its own, and copies the part.
+static int make_cut(const sl_model_tensor *t, const sl_shard *shard, const sl_recipe *r, const void *plain, char *memory,
+                    sl_error *err) {
+    sl_weight whole = t->whole;
+    size_t size = sl_recipe_bytes(r, &whole);
+    char *made = size ? aligned_alloc(64, size) : NULL;
+    if (size && !made) return sl_fail(err, SL_ERR_MEMORY, "%s: %zu MiB cannot be allocated", whole.name, size >> 20);
+    if (made) memset(made, 0, size);
+    if (plain && r->making == SL_MADE_NOT) whole.data = plain;
+    int rc = r->making == SL_MADE_NOT ? 0 : sl_recipe_make(r, &whole, made, err);
+    if (!rc) rc = sl_cut_copy(&whole, t->cut, shard, t->weight, memory, err);
+    free(made);
+    return rc;
+}
+
 int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, const sl_quant *quant, sl_model_weights *out,
                           sl_error *err) {
     if (quant && quant->round.has_embedding && config->tied)
@@ -148,6 +192,7 @@ int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, co
             rc = bind_tensor(out, tensors, quant, t, err);
     }
     if (!rc && quant) set_activations(out, quant->activations);
+    for (int i = 0; !rc && i < out->n_tensors; i++) rc = cut_tensor(config, &out->tensors[i], err);
     if (rc) sl_model_weights_free(out);
     return rc;
 }
@@ -194,7 +239,8 @@ size_t sl_model_weights_bytes(const sl_model_weights *w) {
 size_t sl_model_weights_decode_bytes(const sl_model_weights *w) {
     size_t n = 0;
     for (int i = 0; i < w->n_tensors; i++)
-        if (!(w->tensors[i].flags & SL_TENSOR_LOOKUP)) n += sl_recipe_read_bytes(&w->tensors[i].recipe, w->tensors[i].weight);
+        if (!(w->tensors[i].flags & SL_TENSOR_LOOKUP))
+            n += sl_recipe_read_bytes(&w->tensors[i].recipe, sl_model_tensor_of_file(&w->tensors[i]));
     return n;
 }
 
@@ -202,7 +248,7 @@ size_t sl_model_weights_decode_bytes(const sl_model_weights *w) {
 
 size_t sl_model_weights_bytes_to_make(const sl_model_weights *w) {
     size_t n = 0;
-    for (int i = 0; !w->made && i < w->n_tensors; i++) n += sl_recipe_bytes(&w->tensors[i].recipe, w->tensors[i].weight);
+    for (int i = 0; !w->made && i < w->n_tensors; i++) n += made_bytes(&w->tensors[i]);
     return n;
 }
 
@@ -222,12 +268,15 @@ int sl_model_weights_allocate(sl_model_weights *w, sl_error *err) {
 
 int sl_model_weights_make(sl_model_weights *w, int i, const void *plain, sl_error *err) {
     sl_model_tensor *t = &w->tensors[i];
+    const sl_shard *shard = &w->config->shard;
     size_t at = 0;
-    for (int j = 0; j < i; j++) at += sl_recipe_bytes(&w->tensors[j].recipe, w->tensors[j].weight);
-    if (t->same_as) *t->weight = *t->same_as;
-    if (t->recipe.making == SL_MADE_NOT) return 0;
+    for (int j = 0; j < i; j++) at += made_bytes(&w->tensors[j]);
+    if (t->same_as) *t->weight = t->cut == SL_CUT_NOT ? *t->same_as : sl_cut_rows(t->same_as, 0, shard);
+    if (t->same_as || (t->recipe.making == SL_MADE_NOT && t->cut != SL_CUT_COLS)) return 0;
     sl_recipe r = t->recipe;
     if (plain) r.plain.data = plain;
+    if (!makes_part(t)) return make_cut(t, shard, &r, plain, w->made + at, err);
+    if (t->cut != SL_CUT_NOT) r.plain = sl_cut_rows(&r.plain, 0, shard);
     return sl_recipe_make(&r, t->weight, w->made + at, err);
 }
 

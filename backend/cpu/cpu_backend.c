@@ -1,8 +1,9 @@
 // backend/cpu/cpu_backend.c - the CPU backend: chooses the instruction set and splits the work over threads.
 //
-// Each engine has a CPU backend of its own: a number of threads, and the scratch memory of prefill. Process-wide state: the
-// instruction set, which SLEIGH_ISA chooses.
+// Each engine has a CPU backend of its own: a number of threads, the scratch memory of prefill, and the other ranks of a
+// tensor-parallel run. Process-wide state: the instruction set, which SLEIGH_ISA chooses.
 #include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/cpu_ranks.h"
 #include "backend/cpu/int_ops.h"
 #include "backend/dummy_weights.h"
 #include "base/host_cpus.h"
@@ -22,6 +23,7 @@ enum {
     SMALL = 1 << 14,   // elements below which threads cost more than they save
     INT_ROWS = 64,     // rows of x that are rounded to integers at a time
     ORDERED_ROWS = 64, // rows of x that are brought into the order of a weight's columns at a time
+    SENT_ROWS = 64,    // rows whose sums the ranks exchange at a time
 };
 
 // The object behind the const sl_backend of an engine.
@@ -30,6 +32,9 @@ typedef struct cpu_backend {
     int n_threads;
     char *scratch; // grow_scratch
     size_t scratch_size;
+    int n_kv_heads; // of the model, in all ranks; 0 before `prepare`: sums have one leaf
+    sl_comm *comm;  // the ranks that share the model; NULL: one rank
+    float *part;    // with comm: [SL_PREFILL_ROWS][hidden] this rank's sums, then [n][SENT_ROWS][hidden] those of all ranks
 } cpu_backend;
 
 static _Atomic(const sl_cpu_ops *) chosen_ops;
@@ -139,7 +144,7 @@ static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, in
 typedef struct linear_call {
     const sl_weight *w;
     const float *x;
-    int n_rows, accumulate;
+    int n_rows, n_leaves, accumulate;
     float *out;
 } linear_call;
 
@@ -149,11 +154,11 @@ static void decode_piece(void *ctx, size_t p, int thread) {
     (void)thread;
     const linear_call *c = ctx;
     int from = (int)p * STEP, to = from + STEP < c->w->n_rows ? from + STEP : c->w->n_rows;
-    ops()->linear(c->w, c->x, c->n_rows, from, to, c->accumulate, c->out);
+    ops()->linear(c->w, c->x, c->n_rows, from, to, c->n_leaves, c->accumulate, c->out);
 }
 
-static void linear_decode(const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
-    linear_call c = {.w = w, .x = x, .n_rows = n_rows, .accumulate = accumulate, .out = out};
+static void linear_decode(const sl_weight *w, const float *x, int n_rows, int n_leaves, int accumulate, float *out) {
+    linear_call c = {.w = w, .x = x, .n_rows = n_rows, .n_leaves = n_leaves, .accumulate = accumulate, .out = out};
     spread((size_t)w->n_rows * w->n_cols > SMALL, (w->n_rows + STEP - 1) / STEP, decode_piece, &c);
 }
 
@@ -183,11 +188,28 @@ static char *grow_scratch(cpu_backend *c, int n_cols) { // NULL: no memory
     return c->scratch;
 }
 
+// SL_ERR_UNSUPPORTED: a leaf of a row-parallel weight would lie on two ranks. what: of the columns
+static int check_leaves(const cpu_backend *c, const char *what, int n_cols, sl_error *err) {
+    int n = sl_comm_n(c->comm), all = n * n_cols;
+    if (sl_cpu_leaves(c->n_kv_heads, all) >= n) return 0;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "{tensor_parallel} %d: this model has %d %s; on the CPU, each rank needs a multiple of %d of them", n, all,
+                   what, SL_LEAF_UNIT);
+}
+
 // Allocates the scratch memory that prefills of this shape need, so that no prefill fails for lack of memory.
 static int prepare(const sl_backend *be, const sl_shape *shape, sl_error *err) {
+    cpu_backend *c = self(be);
     int q_dim = shape->n_heads * shape->head_dim, n = shape->hidden > shape->n_ffn ? shape->hidden : shape->n_ffn;
-    if (grow_scratch(self(be), n > q_dim ? n : q_dim)) return 0;
-    return sl_fail(err, SL_ERR_MEMORY, "scratch memory for prefills on %d threads cannot be allocated", self(be)->n_threads);
+    c->n_kv_heads = shape->n_kv_heads * sl_comm_n(c->comm);
+    int rc = check_leaves(c, "columns of attention (query heads x head_dim)", q_dim, err);
+    if (!rc) rc = check_leaves(c, "columns of the MLP (intermediate_size)", shape->n_ffn, err);
+    if (rc) return rc;
+    free(c->part);
+    size_t rows = SL_PREFILL_ROWS + (size_t)sl_comm_n(c->comm) * SENT_ROWS;
+    c->part = c->comm ? malloc(rows * (size_t)shape->hidden * sizeof *c->part) : NULL;
+    if (grow_scratch(c, n > q_dim ? n : q_dim) && (c->part || !c->comm)) return 0;
+    return sl_fail(err, SL_ERR_MEMORY, "scratch memory for prefills on %d threads cannot be allocated", c->n_threads);
 }
 
 enum { MOST_WEIGHTS = 3 }; // q, k and v
@@ -196,7 +218,7 @@ typedef struct prefill_call {
     const sl_weight *w[MOST_WEIGHTS];
     float *out[MOST_WEIGHTS];
     const float *x;
-    int n_weights, n_rows, step, accumulate;
+    int n_weights, n_rows, step, n_leaves, accumulate;
     float *packed;
     float *parts; // [thread][SL_PREFILL_PART]
 } prefill_call;
@@ -204,7 +226,7 @@ typedef struct prefill_call {
 static void pack_block(void *ctx, size_t block, int thread) {
     (void)thread;
     const prefill_call *c = ctx;
-    ops()->pack(c->w[0], c->x, c->n_rows, (int)block, c->packed);
+    ops()->pack(c->w[0], c->x, c->n_rows, c->n_leaves, (int)block, c->packed);
 }
 
 static size_t n_pieces(const prefill_call *c, int weight) {
@@ -216,7 +238,7 @@ static void prefill_piece(void *ctx, size_t p, int thread) {
     int i = 0;
     for (; p >= n_pieces(c, i); i++) p -= n_pieces(c, i);
     int from = (int)p * c->step, to = from + c->step < c->w[i]->n_rows ? from + c->step : c->w[i]->n_rows;
-    ops()->prefill(c->w[i], c->packed, c->n_rows, from, to, c->accumulate, c->out[i],
+    ops()->prefill(c->w[i], c->packed, c->n_rows, from, to, c->n_leaves, c->accumulate, c->out[i],
                    c->parts + SL_PREFILL_PART * (size_t)thread);
 }
 
@@ -255,7 +277,7 @@ typedef struct int_call {
     const sl_weight *w;
     const float *x;
     sl_int_block *blocks; // [n_rows][sl_int_blocks(w)]
-    int n_rows, step, accumulate;
+    int n_rows, step, n_leaves, accumulate;
     float *out;
 } int_call;
 
@@ -269,11 +291,12 @@ static void int_piece(void *ctx, size_t p, int thread) {
     (void)thread;
     const int_call *c = ctx;
     int from = (int)p * c->step, to = from + c->step < c->w->n_rows ? from + c->step : c->w->n_rows;
-    int_ops()->linear(c->w, c->blocks, c->n_rows, from, to, c->accumulate, c->out);
+    int_ops()->linear(c->w, c->blocks, c->n_rows, from, to, c->n_leaves, c->accumulate, c->out);
 }
 
 // An output depends on its row of x and on nothing else, so prefill and decode have equal bits.
-static void linear_int(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
+static void linear_int(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int n_leaves, int accumulate,
+                       float *out) {
     enum { MANY = 16, MANY_STEP = 64 }; // rows of x with which more outputs at a time keep them in the cache
     char *scratch = grow_scratch(c, w->n_cols);
     SL_CHECK(scratch != NULL); // because prepare has allocated the memory
@@ -281,22 +304,24 @@ static void linear_int(cpu_backend *c, const sl_weight *w, const float *x, int n
     for (int r = 0, rows; r < n_rows; r += rows) {
         rows = n_rows - r < INT_ROWS ? n_rows - r : INT_ROWS;
         int step = rows < MANY ? STEP : MANY_STEP;
-        int_call call = {w, x + (size_t)r * w->n_cols, blocks, rows, step, accumulate, out + (size_t)r * w->n_rows};
+        int_call call = {w, x + (size_t)r * w->n_cols, blocks, rows, step, n_leaves, accumulate, out + (size_t)r * w->n_rows};
         spread((size_t)rows * w->n_cols > SMALL, (size_t)rows, quantise_row, &call);
         spread((size_t)w->n_rows * w->n_cols > SMALL, (size_t)(w->n_rows + step - 1) / step, int_piece, &call);
     }
 }
 
 // x has the order of the weight's columns.
-static void linear_in_order(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
+static void linear_in_order(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int n_leaves, int accumulate,
+                            float *out) {
     if (w->activations != SL_ACT_FLOAT)
-        linear_int(c, w, x, n_rows, accumulate, out);
+        linear_int(c, w, x, n_rows, n_leaves, accumulate, out);
     else
-        linear_decode(w, x, n_rows, accumulate, out);
+        linear_decode(w, x, n_rows, n_leaves, accumulate, out);
 }
 
 // A weight whose columns have another order: some rows of x at a time are brought into this order.
-static void linear_ordered(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
+static void linear_ordered(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int n_leaves, int accumulate,
+                           float *out) {
     int n = w->n_cols;
     SL_CHECK(grow_scratch(c, n) != NULL); // because prepare has allocated the memory
     float *ordered = (float *)(c->scratch + parts_size(c) + packed_size(n));
@@ -304,24 +329,84 @@ static void linear_ordered(cpu_backend *c, const sl_weight *w, const float *x, i
         rows = n_rows - r < ORDERED_ROWS ? n_rows - r : ORDERED_ROWS;
         for (int j = 0; j < rows; j++)
             for (int i = 0; i < n; i++) ordered[(size_t)j * n + i] = x[(size_t)(r + j) * n + w->order[i]];
-        linear_in_order(c, w, ordered, rows, accumulate, out + (size_t)r * w->n_rows);
+        linear_in_order(c, w, ordered, rows, n_leaves, accumulate, out + (size_t)r * w->n_rows);
     }
 }
 
+static void product(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int n_leaves,
+                    int accumulate, float *out) {
+    const prefill_call all = {.w = {w}, .out = {out}, .x = x, .n_weights = 1, .n_leaves = n_leaves, .accumulate = accumulate};
+    if (mode == SL_LINEAR_PREFILL && w->activations == SL_ACT_FLOAT)
+        linear_prefill(c, all, n_rows);
+    else
+        (w->order ? linear_ordered : linear_in_order)(c, w, x, n_rows, n_leaves, accumulate, out);
+}
+
+// ---- row-parallel products: the columns of the weight lie on all ranks ----
+
+enum { SUM_STEP = 4096 };
+
+typedef struct sum_call {
+    float *all; // [n][size], changed
+    int n;
+    size_t size;
+    float *out;
+} sum_call;
+
+// Adds the ranks' sums as the top of the tree of leaves (leaves.h), and then this sum to out.
+static void sum_piece(void *ctx, size_t piece, int thread) {
+    (void)thread;
+    const sum_call *c = ctx;
+    size_t from = piece * SUM_STEP, left = c->size - from, n = left < SUM_STEP ? left : SUM_STEP;
+    for (int step = 1; step < c->n; step *= 2)
+        for (int rank = 0; rank < c->n; rank += 2 * step) {
+            float *to = c->all + (size_t)rank * c->size + from;
+            const float *other = to + (size_t)step * c->size;
+            for (size_t i = 0; i < n; i++) to[i] += other[i];
+        }
+    for (size_t i = 0; i < n; i++) c->out[from + i] += c->all[from + i];
+}
+
+// part: [n_rows][n_outs] this rank's sums
+static void add_ranks(cpu_backend *c, const float *part, int n_rows, int n_outs, float *out) {
+    float *all = c->part + (size_t)SL_PREFILL_ROWS * (size_t)n_outs;
+    for (int r = 0, rows; r < n_rows; r += rows) {
+        rows = n_rows - r < SENT_ROWS ? n_rows - r : SENT_ROWS;
+        size_t size = (size_t)rows * (size_t)n_outs;
+        c->comm->all_gather(c->comm, part + (size_t)r * n_outs, size, all);
+        sum_call call = {.all = all, .n = c->comm->n, .size = size, .out = out + (size_t)r * n_outs};
+        spread(size > SMALL, (size + SUM_STEP - 1) / SUM_STEP, sum_piece, &call);
+    }
+}
+
+// out += x w^T, summed over the ranks. w, x: this rank's columns
+static void linear_residual(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, float *out) {
+    int n = sl_comm_n(c->comm), n_leaves = c->n_kv_heads ? sl_cpu_leaves(c->n_kv_heads, w->n_cols * n) / n : 1;
+    if (!c->comm) {
+        product(c, w, x, n_rows, mode, n_leaves, 1, out);
+        return;
+    }
+    for (int r = 0, rows; r < n_rows; r += rows) {
+        rows = n_rows - r < SL_PREFILL_ROWS ? n_rows - r : SL_PREFILL_ROWS;
+        product(c, w, x + (size_t)r * w->n_cols, rows, mode, n_leaves, 0, c->part);
+        add_ranks(c, c->part, rows, w->n_rows, out + (size_t)r * w->n_rows);
+    }
+}
+
+// A product that is added to `out` is one that is added to the residual stream.
 static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int accumulate,
                    float *out) {
-    if (mode == SL_LINEAR_PREFILL && w->activations == SL_ACT_FLOAT)
-        linear_prefill(self(be), (prefill_call){.w = {w}, .out = {out}, .x = x, .n_weights = 1, .accumulate = accumulate},
-                       n_rows);
+    if (accumulate)
+        linear_residual(self(be), w, x, n_rows, mode, out);
     else
-        (w->order ? linear_ordered : linear_in_order)(self(be), w, x, n_rows, accumulate, out);
+        product(self(be), w, x, n_rows, mode, 1, 0, out);
 }
 
 // Several weights and the same rows: out[i] = x w[i]^T.
 static void linear_several(const sl_backend *be, int n, const sl_weight *const *w, const void *x, int n_rows,
                            sl_linear_mode mode, float *const *out) {
     int is_packed_once = mode == SL_LINEAR_PREFILL;
-    prefill_call all = {.x = x, .n_weights = n};
+    prefill_call all = {.x = x, .n_weights = n, .n_leaves = 1};
     for (int i = 0; i < n; i++) {
         all.w[i] = w[i], all.out[i] = out[i];
         is_packed_once &= w[i]->activations == SL_ACT_FLOAT && !w[i]->order;
@@ -555,43 +640,49 @@ static int finish(const sl_backend *be, sl_error *err) {
 // ---- life ----
 
 static void free_backend(const sl_backend *be) {
+    free(self(be)->part);
     free(self(be)->scratch);
     free(self(be));
 }
 
-static const sl_backend table = {
-    .name = "cpu",
-    .act_size = sizeof(float),
-    .describe = describe,
-    .prepare = prepare,
-    .free = free_backend,
-    .free_memory = free_memory,
-    .alloc = map_memory,
-    .release = release,
-    .copy = copy_runs,
-    .clear = clear,
-    .upload = copy_bytes,
-    .download = copy_bytes,
-    .alloc_host = map_memory,
-    .release_host = release,
-    .move_pages = move_pages,
-    .aside_begin = aside,
-    .aside_end = aside,
-    .fill = fill,
-    .store_rows = store_rows,
-    .finish = finish,
-    .forget = forget,
-    .prepare_rope = prepare_rope,
-    .embed = embed,
-    .rmsnorm = rmsnorm,
-    .linear = linear,
-    .linear_norm = linear_norm,
-    .qkv = qkv,
-    .gate_up = gate_up,
-};
+// Without threads and ranks: the memory of the host, and the start of every backend.
+static const cpu_backend blank = {.table = {
+                                      .name = "cpu",
+                                      .act_size = sizeof(float),
+                                      .describe = describe,
+                                      .prepare = prepare,
+                                      .free = free_backend,
+                                      .free_memory = free_memory,
+                                      .alloc = map_memory,
+                                      .release = release,
+                                      .copy = copy_runs,
+                                      .clear = clear,
+                                      .upload = copy_bytes,
+                                      .download = copy_bytes,
+                                      .alloc_host = map_memory,
+                                      .release_host = release,
+                                      .move_pages = move_pages,
+                                      .aside_begin = aside,
+                                      .aside_end = aside,
+                                      .fill = fill,
+                                      .store_rows = store_rows,
+                                      .finish = finish,
+                                      .forget = forget,
+                                      .prepare_rope = prepare_rope,
+                                      .embed = embed,
+                                      .rmsnorm = rmsnorm,
+                                      .linear = linear,
+                                      .linear_norm = linear_norm,
+                                      .qkv = qkv,
+                                      .gate_up = gate_up,
+                                  }};
 
 const sl_backend *sl_cpu_memory(void) {
-    return &table;
+    return &blank.table;
+}
+
+void sl_cpu_use_comm(const sl_backend *be, sl_comm *comm) {
+    self(be)->comm = comm;
 }
 
 int sl_cpu_check_threads(int n_threads, sl_error *err) {
@@ -605,7 +696,7 @@ int sl_cpu_open(int n_threads, const sl_backend **out, sl_error *err) {
     if (rc) return rc;
     cpu_backend *c = calloc(1, sizeof *c);
     if (!c) return sl_fail(err, SL_ERR_MEMORY, "CPU backend: out of memory");
-    c->table = table;
+    *c = blank;
     c->n_threads = n_threads ? n_threads : sl_cpu_cores();
     *out = &c->table;
     return 0;

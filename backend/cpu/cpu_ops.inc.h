@@ -70,18 +70,37 @@ CHECKED_BY_ROWS SIMD_INLINE void add_group(const sl_weight *w, sl_format format,
     for (; i < to; i += VW) add_columns(format, row, scale, x, n, i, n_out, n_rows, acc);
 }
 
-// Computes n_out outputs of n_rows rows.
-CHECKED_BY_ROWS SIMD_INLINE void linear_tile(const sl_weight *w, sl_format format, const float *x, int o, int n_out, int n_rows,
-                                             int accumulate, float *out) {
-    int n = w->n_cols, n_vec = n / VW * VW, step = sl_formats[format].has_scale ? w->group : n_vec;
+// sums[0] becomes the sum of the leaves: sums [n_leaves][4][6], of which n_out outputs and n_rows rows are set.
+CHECKED_BY_ROWS SIMD_INLINE void add_leaves(int n_leaves, int n_out, int n_rows, float sums[SL_MOST_LEAVES][4][6]) {
+    for (int step = 1; step < n_leaves; step *= 2)
+        for (int l = 0; l < n_leaves; l += 2 * step)
+            for (int a = 0; a < n_out; a++)
+                for (int r = 0; r < n_rows; r++) sums[l][a][r] += sums[l + step][a][r];
+}
+
+// Adds the products of columns [begin, end), whole vectors, and then the lanes.
+CHECKED_BY_ROWS SIMD_INLINE void sum_leaf(const sl_weight *w, sl_format format, const float *x, int o, int n_out, int n_rows,
+                                          int begin, int end, float sums[4][6]) {
     vf acc[4][6];
     for (int a = 0; a < n_out; a++)
         for (int r = 0; r < n_rows; r++) acc[a][r] = v_set(0);
-    for (int from = 0; from < n_vec; from += step)
-        add_group(w, format, x, o, n_out, n_rows, from, n_vec - from < step ? n_vec : from + step, acc);
+    int step = sl_formats[format].has_scale ? w->group : end;
+    for (int from = begin, next = begin - begin % step + step; from < end; from = next, next += step)
+        add_group(w, format, x, o, n_out, n_rows, from, next < end ? next : end, acc);
+    for (int a = 0; a < n_out; a++)
+        for (int r = 0; r < n_rows; r++) sums[a][r] = v_sum(acc[a][r]);
+}
+
+// Computes n_out outputs of n_rows rows.
+CHECKED_BY_ROWS SIMD_INLINE void linear_tile(const sl_weight *w, sl_format format, const float *x, int o, int n_out, int n_rows,
+                                             int n_leaves, int accumulate, float *out) {
+    int n = w->n_cols, n_vec = n / VW * VW, leaf = n_vec / n_leaves;
+    float sums[SL_MOST_LEAVES][4][6];
+    for (int l = 0; l < n_leaves; l++) sum_leaf(w, format, x, o, n_out, n_rows, l * leaf, (l + 1) * leaf, sums[l]);
+    add_leaves(n_leaves, n_out, n_rows, sums);
     for (int a = 0; a < n_out; a++) {
         for (int r = 0; r < n_rows; r++) {
-            float sum = v_sum(acc[a][r]);
+            float sum = sums[0][a][r];
             for (int i = n_vec; i < n; i++) sum += number_at(w, format, (size_t)o + a, i) * x[(size_t)r * n + i];
             float *to = out + (size_t)r * w->n_rows + o + a;
             *to = accumulate ? *to + sum : sum;
@@ -90,7 +109,7 @@ CHECKED_BY_ROWS SIMD_INLINE void linear_tile(const sl_weight *w, sl_format forma
 }
 
 #define TILES(N_OUT, N_ROWS)                                                                                                   \
-    for (; o + (N_OUT) <= o_to; o += (N_OUT)) linear_tile(w, format, x, o, N_OUT, N_ROWS, accumulate, out)
+    for (; o + (N_OUT) <= o_to; o += (N_OUT)) linear_tile(w, format, x, o, N_OUT, N_ROWS, n_leaves, accumulate, out)
 #define ROWS(N_ROWS)                                                                                                           \
     case N_ROWS:                                                                                                               \
         TILES(N_ROWS <= 2 || VW == 16 ? 4 : 2, N_ROWS);                                                                        \
@@ -99,7 +118,7 @@ CHECKED_BY_ROWS SIMD_INLINE void linear_tile(const sl_weight *w, sl_format forma
 
 // The sums of a tile must fit into the registers: 32 with AVX-512, 16 otherwise.
 CHECKED_BY_ROWS SIMD_INLINE void linear_rows(const sl_weight *w, sl_format format, const float *x, int n_rows, int o_from,
-                                             int o_to, int accumulate, float *out) {
+                                             int o_to, int n_leaves, int accumulate, float *out) {
     enum { MOST = 6 };
     for (int n_now; n_rows > 0; n_rows -= n_now) { // in equal parts of at most 6 rows
         int o = o_from, n_parts = (n_rows + MOST - 1) / MOST;
@@ -151,15 +170,16 @@ CHECKED_BY_ROWS SIMD_INLINE void linear_rows(const sl_weight *w, sl_format forma
         FN(W, SL_INT4, __VA_ARGS__);                                                                                           \
     }
 
-CHECKED_BY_ROWS static void linear(const sl_weight *w, const float *x, int n_rows, int o_from, int o_to, int accumulate,
-                                   float *out) {
+CHECKED_BY_ROWS static void linear(const sl_weight *w, const float *x, int n_rows, int o_from, int o_to, int n_leaves,
+                                   int accumulate, float *out) {
+    SL_CHECK(n_leaves <= SL_MOST_LEAVES && (n_leaves == 1 || w->n_cols % (n_leaves * SL_LEAF_UNIT) == 0));
     check_rows(sl_weight_row(w, (size_t)o_from), 0, 1, (size_t)(o_to - o_from) * sl_weight_row_bytes(w));
     check_rows(w->scale, 0, 1, sl_weight_scales(w) * sizeof *w->scale);
     if (w->min) check_rows(w->min, 0, 1, sl_weight_scales(w) * sizeof *w->min);
     if (w->zero) check_rows(w->zero, 0, 1, sl_weight_scales(w) * sizeof *w->zero);
     check_rows(x, 0, 1, (size_t)n_rows * w->n_cols * sizeof *x);
     check_rows(out + o_from, w->n_rows * sizeof *out, n_rows, (o_to - o_from) * sizeof *out);
-    BY_FORMAT(linear_rows, w, x, n_rows, o_from, o_to, accumulate, out)
+    BY_FORMAT(linear_rows, w, x, n_rows, o_from, o_to, n_leaves, accumulate, out)
 }
 
 SIMD_INLINE void widen_from(const sl_weight *w, sl_format format, size_t row, int col, int n, float *dst) {

@@ -6,11 +6,13 @@
 // of 4 bits, or 4 of 8 bits. With the weight's scale s, its zero point z or its minimum m (weight.h),
 //   lane[l] = sum over blocks of (sum of (q - z) u over the lane's columns) * (s a)  [ + m * ((sum of u) * a) ]
 // where the inner sums are exact, and the outer one adds one product after the other in fp32, in the order of the blocks. (A
-// fused multiply-add would be faster, but processors without one would take ten times as long for equal bits.) An output is the
-// sum of the lanes: lane l and lane l + 8, then l and l + 4, and so on.
+// fused multiply-add would be faster, but processors without one would take ten times as long for equal bits.) A leaf
+// (leaves.h) is the sum of the lanes over the leaf's blocks: lane l and lane l + 8, then l and l + 4, and so on. An output is
+// the sum of the leaves.
 #ifndef SLEIGH_INT_OPS_H
 #define SLEIGH_INT_OPS_H
 
+#include "backend/cpu/leaves.h"
 #include "backend/weight.h"
 
 #include <stddef.h>
@@ -32,7 +34,8 @@ typedef struct sl_int_ops {
     // Writes the blocks of a row, sl_int_blocks(w) of them, as w->activations says.
     void (*quantise)(const sl_weight *w, const float *x, sl_int_block *out);
     // As sl_cpu_ops.linear. x: [n_rows][sl_int_blocks(w)]
-    void (*linear)(const sl_weight *w, const sl_int_block *x, int n_rows, int o_from, int o_to, int accumulate, float *out);
+    void (*linear)(const sl_weight *w, const sl_int_block *x, int n_rows, int o_from, int o_to, int n_leaves, int accumulate,
+                   float *out);
 } sl_int_ops;
 
 extern const sl_int_ops sl_int_ops_portable;

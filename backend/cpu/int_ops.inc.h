@@ -333,9 +333,27 @@ SIMD_INLINE void add_block(const char *const row[4], const row_scales scales[4],
     }
 }
 
+// Adds the lanes of n_out outputs and n_rows rows.
+SIMD_INLINE void close_leaf(int n_out, int n_rows, vf acc[4][4][PARTS], float sums[4][4]) {
+    for (int a = 0; a < n_out; a++)
+        for (int r = 0; r < n_rows; r++) {
+            for (int n = PARTS / 2; n; n /= 2)
+                for (int p = 0; p < n; p++) acc[a][r][p] += acc[a][r][p + n];
+            sums[a][r] = v_sum(acc[a][r][0]);
+        }
+}
+
+SIMD_INLINE void clear(int n_out, int n_rows, vf acc[4][4][PARTS]) {
+    for (int a = 0; a < n_out; a++)
+        for (int r = 0; r < n_rows; r++)
+            for (int p = 0; p < PARTS; p++) acc[a][r][p] = v_set(0);
+}
+
 CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, kind k, const sl_int_block *x, int o, int n_out,
-                                      int n_rows, int accumulate, float *out) {
+                                      int n_rows, int n_leaves, int accumulate, float *out) {
     size_t n_blocks = (size_t)sl_int_blocks(w), row_bytes = sl_weight_row_bytes(w), rest = row_bytes % SL_INT_BYTES;
+    size_t leaf = n_leaves > 1 ? n_blocks / (size_t)n_leaves : SIZE_MAX; // blocks
+    float sums[SL_MOST_LEAVES][4][4];
     int is_wide = w->activations == SL_ACT_INT16;
     const char *row[4];
     row_scales scales[4];
@@ -348,12 +366,17 @@ CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, kind k, con
         for (int r = 0; r < n_rows; r++)
             for (int p = 0; p < PARTS; p++) acc[a][r][p] = v_set(0);
     }
-    for (size_t i = 0; i < row_bytes / SL_INT_BYTES; i++) {
+    for (size_t i = 0, end = leaf, l = 0; i < row_bytes / SL_INT_BYTES; i++) {
         find_groups(s, (int)i);
         add_block(row, scales, s, k, is_wide, x + i, n_blocks, n_out, n_rows, acc);
         for (int a = 0; a < n_out; a++) {
             __builtin_prefetch(row[a] + n_out * row_bytes, 0, 2); // as add_group of cpu_ops.inc.h
             row[a] += SL_INT_BYTES;
+        }
+        if (i + 1 == end) { // of several leaves
+            close_leaf(n_out, n_rows, acc, sums[l++]);
+            clear(n_out, n_rows, acc);
+            end += leaf;
         }
     }
     if (rest) {
@@ -364,22 +387,24 @@ CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, kind k, con
         find_groups(s, (int)n_blocks - 1);
         add_block(row, scales, s, k, is_wide, x + n_blocks - 1, n_blocks, n_out, n_rows, acc);
     }
+    if (n_leaves == 1) close_leaf(n_out, n_rows, acc, sums[0]);
+    for (int step = 1; step < n_leaves; step *= 2)
+        for (int l = 0; l < n_leaves; l += 2 * step)
+            for (int a = 0; a < n_out; a++)
+                for (int r = 0; r < n_rows; r++) sums[l][a][r] += sums[l + step][a][r];
     for (int a = 0; a < n_out; a++) {
         for (int r = 0; r < n_rows; r++) {
             float *to = out + (size_t)r * w->n_rows + o + a;
-            for (int n = PARTS / 2; n; n /= 2)
-                for (int p = 0; p < n; p++) acc[a][r][p] += acc[a][r][p + n];
-            float sum = v_sum(acc[a][r][0]);
-            *to = accumulate ? *to + sum : sum;
+            *to = accumulate ? *to + sums[0][a][r] : sums[0][a][r];
         }
     }
 }
 
 #define TILES(N_OUT, N_ROWS)                                                                                                   \
-    for (; o + (N_OUT) <= o_to; o += (N_OUT)) tile(w, &groups, k, x, o, N_OUT, N_ROWS, accumulate, out)
+    for (; o + (N_OUT) <= o_to; o += (N_OUT)) tile(w, &groups, k, x, o, N_OUT, N_ROWS, n_leaves, accumulate, out)
 
 CHECKED_BY_ROWS SIMD_INLINE void rows(const sl_weight *w, kind k, const sl_int_block *x, int n_rows, int o_from, int o_to,
-                                      int accumulate, float *out) {
+                                      int n_leaves, int accumulate, float *out) {
     const int many = k == NIBBLES_MIN ? 3 : 4; // as many rows of x as registers hold
     places groups = places_of(w);
     while (n_rows > 0) {
@@ -399,11 +424,12 @@ CHECKED_BY_ROWS SIMD_INLINE void rows(const sl_weight *w, kind k, const sl_int_b
 
 #define KIND(K)                                                                                                                \
     case K:                                                                                                                    \
-        rows(w, K, x, n_rows, o_from, o_to, accumulate, out);                                                                  \
+        rows(w, K, x, n_rows, o_from, o_to, n_leaves, accumulate, out);                                                        \
         break
 
-CHECKED_BY_ROWS static void linear(const sl_weight *w, const sl_int_block *x, int n_rows, int o_from, int o_to, int accumulate,
-                                   float *out) {
+CHECKED_BY_ROWS static void linear(const sl_weight *w, const sl_int_block *x, int n_rows, int o_from, int o_to, int n_leaves,
+                                   int accumulate, float *out) {
+    SL_CHECK(n_leaves <= SL_MOST_LEAVES && (n_leaves == 1 || w->n_cols % (n_leaves * SL_LEAF_UNIT) == 0));
     check_rows(sl_weight_row(w, (size_t)o_from), 0, 1, (size_t)(o_to - o_from) * sl_weight_row_bytes(w));
     check_rows(w->scale, 0, 1, sl_weight_scales(w) * sizeof *w->scale);
     if (w->zero) check_rows(w->zero, 0, 1, sl_weight_scales(w) * sizeof *w->zero);

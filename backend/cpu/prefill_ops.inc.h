@@ -1,11 +1,13 @@
 // backend/cpu/prefill_ops.inc.h - the matrix product of prefill, a part of the template cpu_ops.inc.h.
 //
-// An output is a sum of leaves: sl_cpu_ops.prefill (cpu_ops.h) states the order. A lane of a vector is a row of x, so a product
-// needs no sum over lanes, and the order depends on nothing but the number of columns. The loops, from outside:
-//   leaves of columns: SL_PREFILL_OUTS rows of the weight become fp32 in this leaf (39 KiB). The packed rows of x take 384 KiB,
+// An output is a sum of leaves (leaves.h), and a leaf a sum of strips: sl_cpu_ops.prefill (cpu_ops.h) states the order. A lane
+// of a vector is a row of x, so a product needs no sum over lanes, and the order depends on nothing but the number of columns.
+// The loops, from outside:
+//   strips of columns: SL_PREFILL_OUTS rows of the weight become fp32 in this strip (39 KiB). The packed rows of x take 384
+//   KiB,
 //                      so both stay in the L2 cache
 //   blocks of TILE_ROWS rows, and TILE_OUTS outputs: one tile, whose sums stay in registers
-// The sum of a leaf is added to the totals of the tile, which stay in the L2 cache.
+// The sum of a strip is added to the totals of the leaf, which stay in the L2 cache.
 
 enum {
     TILE_ROWS = 2 * VW,
@@ -17,16 +19,21 @@ enum {
     WIDE = SL_PREFILL_LEAF + 16, // floats from row to row of the wide weights, so that the rows differ in their cache sets
 };
 _Static_assert(SL_PREFILL_ROWS % TILE_ROWS == 0 && SL_PREFILL_OUTS % TILE_OUTS == 0 && SL_PREFILL_OUTS % VW == 0, "tiles");
-_Static_assert(SL_PREFILL_PART == SL_PREFILL_OUTS * (WIDE + SL_PREFILL_ROWS), "wide weights and totals");
+_Static_assert(SL_PREFILL_PART == SL_PREFILL_OUTS * (WIDE + SL_PREFILL_TOTALS * SL_PREFILL_ROWS), "wide weights and totals");
+_Static_assert(1 << (SL_PREFILL_TOTALS - 1) == SL_MOST_LEAVES, "totals");
 
-// ---- packed rows: [leaf][block of TILE_ROWS rows][column of the leaf][TILE_ROWS] ----
+// ---- packed rows: [strip][block of TILE_ROWS rows][column of the strip][TILE_ROWS] ----
 
 SIMD_INLINE int blocks_of(int n_rows) {
     return (n_rows + TILE_ROWS - 1) / TILE_ROWS;
 }
-SIMD_INLINE size_t packed_at(int n_blocks, int block, int from, int n_cols) { // of a leaf that begins at column `from`
-    int leaf = n_cols - from < SL_PREFILL_LEAF ? n_cols - from : SL_PREFILL_LEAF;
-    return ((size_t)from * (size_t)n_blocks + (size_t)block * (size_t)leaf) * TILE_ROWS;
+// Columns of the strip that begins at column `from`, in leaves of `leaf` columns.
+SIMD_INLINE int strip_at(int from, int leaf) {
+    int left = leaf - from % leaf;
+    return left < SL_PREFILL_LEAF ? left : SL_PREFILL_LEAF;
+}
+SIMD_INLINE size_t packed_at(int n_blocks, int block, int from, int strip) {
+    return ((size_t)from * (size_t)n_blocks + (size_t)block * (size_t)strip) * TILE_ROWS;
 }
 
 // Packs columns [from, from + leaf) of n rows, at most VW. The other rows of the vectors become zeros.
@@ -57,21 +64,21 @@ CHECKED_BY_ROWS SIMD_INLINE void pack_rows(const float *x, int n_cols, const int
     }
 }
 
-CHECKED_BY_ROWS static void pack(const sl_weight *w, const float *x, int n_rows, int block, float *packed) {
+CHECKED_BY_ROWS static void pack(const sl_weight *w, const float *x, int n_rows, int n_leaves, int block, float *packed) {
     int n = w->n_cols, n_blocks = blocks_of(n_rows), first = block * TILE_ROWS;
     check_rows(x + (size_t)first * n, 0, 1, (size_t)(n_rows - first < TILE_ROWS ? n_rows - first : TILE_ROWS) * n * sizeof *x);
     check_rows(packed, 0, 1, (size_t)n_blocks * TILE_ROWS * n * sizeof *packed);
-    for (int from = 0; from < n; from += SL_PREFILL_LEAF) {
-        int leaf = n - from < SL_PREFILL_LEAF ? n - from : SL_PREFILL_LEAF;
-        float *to = packed + packed_at(n_blocks, block, from, n);
+    for (int from = 0, strip; from < n; from += strip) {
+        strip = strip_at(from, n / n_leaves);
+        float *to = packed + packed_at(n_blocks, block, from, strip);
         for (int r = first; r < first + TILE_ROWS; r += VW)
-            pack_rows(x + (size_t)r * n, n, w->order, n_rows - r < VW ? n_rows - r : VW, from, leaf, to + (r - first));
+            pack_rows(x + (size_t)r * n, n, w->order, n_rows - r < VW ? n_rows - r : VW, from, strip, to + (r - first));
     }
 }
 
 // ---- products ----
 
-// TILE_OUTS outputs of n_vec vectors of rows in one leaf. wide: [TILE_OUTS][WIDE]; x: [leaf][TILE_ROWS]; total:
+// TILE_OUTS outputs of n_vec vectors of rows in one strip. wide: [TILE_OUTS][WIDE]; x: [leaf][TILE_ROWS]; total:
 // [TILE_OUTS][TILE_ROWS].
 CHECKED_BY_ROWS SIMD_INLINE void prefill_tile(const float *wide, const float *x, int leaf, int n_vec, int is_first,
                                               float *total) {
@@ -114,28 +121,38 @@ CHECKED_BY_ROWS SIMD_INLINE void store_totals(const float *total, int n_rows, in
     }
 }
 
-CHECKED_BY_ROWS static void prefill(const sl_weight *w, const float *packed, int n_rows, int o_from, int o_to, int accumulate,
-                                    float *out, float *part) {
-    int n = w->n_cols, n_outs = o_to - o_from, n_blocks = blocks_of(n_rows);
-    float *wide = part, *totals = part + SL_PREFILL_OUTS * WIDE;
-    SL_CHECK(n_rows <= SL_PREFILL_ROWS && n_outs <= SL_PREFILL_OUTS);
+// Adds totals of n_blocks blocks to those of the leaves before.
+CHECKED_BY_ROWS SIMD_INLINE void add_totals(float *to, const float *totals, int n_blocks) {
+    for (size_t i = 0; i < (size_t)n_blocks * SL_PREFILL_OUTS * TILE_ROWS; i += VW)
+        v_store(to + i, (vf)(v_load(to + i) + v_load(totals + i)));
+}
+
+CHECKED_BY_ROWS static void prefill(const sl_weight *w, const float *packed, int n_rows, int o_from, int o_to, int n_leaves,
+                                    int accumulate, float *out, float *part) {
+    int n = w->n_cols, n_outs = o_to - o_from, n_blocks = blocks_of(n_rows), leaf = n / n_leaves;
+    float *wide = part, *totals = part + SL_PREFILL_OUTS * WIDE; // of the current leaf, behind those that wait
+    SL_CHECK(n_rows <= SL_PREFILL_ROWS && n_outs <= SL_PREFILL_OUTS && n_leaves <= SL_MOST_LEAVES && n % n_leaves == 0);
     check_rows(packed, 0, 1, (size_t)n_blocks * TILE_ROWS * n * sizeof *packed);
     check_rows(out + o_from, w->n_rows * sizeof *out, n_rows, (size_t)n_outs * sizeof *out);
     check_rows(part, 0, 1, SL_PREFILL_PART * sizeof *part);
-    for (int from = 0; from < n; from += SL_PREFILL_LEAF) {
-        int leaf = n - from < SL_PREFILL_LEAF ? n - from : SL_PREFILL_LEAF;
-        for (int o = 0; o < n_outs; o++) widen(w, (size_t)(o_from + o), from, leaf, wide + o * WIDE);
+    for (int from = 0, strip; from < n; from += strip) {
+        strip = strip_at(from, leaf);
+        for (int o = 0; o < n_outs; o++) widen(w, (size_t)(o_from + o), from, strip, wide + o * WIDE);
         for (int b = 0; b < n_blocks; b++) {
-            const float *x = packed + packed_at(n_blocks, b, from, n);
+            const float *x = packed + packed_at(n_blocks, b, from, strip);
             float *total = totals + (size_t)b * SL_PREFILL_OUTS * TILE_ROWS;
             int n_vec = n_rows - b * TILE_ROWS > VW ? 2 : 1;
             for (int o = 0; o < n_outs; o += TILE_OUTS) { // a last tile that is not whole computes sums that nobody reads
                 if (n_vec == 2)
-                    prefill_tile(wide + o * WIDE, x, leaf, 2, from == 0, total + o * TILE_ROWS);
+                    prefill_tile(wide + o * WIDE, x, strip, 2, from % leaf == 0, total + o * TILE_ROWS);
                 else
-                    prefill_tile(wide + o * WIDE, x, leaf, 1, from == 0, total + o * TILE_ROWS);
+                    prefill_tile(wide + o * WIDE, x, strip, 1, from % leaf == 0, total + o * TILE_ROWS);
             }
         }
+        if ((from + strip) % leaf) continue;
+        enum { TOTALS = SL_PREFILL_OUTS * SL_PREFILL_ROWS };
+        for (int l = from / leaf; l & 1; l >>= 1, totals -= TOTALS) add_totals(totals - TOTALS, totals, n_blocks);
+        if (from + strip < n) totals += TOTALS;
     }
     for (int b = 0; b < n_blocks; b++) {
         int rows = n_rows - b * TILE_ROWS < TILE_ROWS ? n_rows - b * TILE_ROWS : TILE_ROWS;

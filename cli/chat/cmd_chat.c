@@ -11,6 +11,7 @@
 #include "cli/generate/prompt_cache.h"
 #include "cli/io.h"
 #include "cli/process.h"
+#include "cli/rank_team.h"
 #include "cli/run/load_model.h"
 #include "cli/run/run.h"
 #include "cli/timeline.h"
@@ -30,6 +31,11 @@ typedef struct chat {
     int quit;
     sl_text *reply; // of the answer that is made
 } chat;
+
+// The ranks that share the model: the first one reads messages and writes files, the others follow it.
+static sl_comm *comm_of(const chat *c) {
+    return c->run.options->model.comm;
+}
 
 // ---- the conversation ----
 
@@ -200,7 +206,7 @@ static int send_file(chat *c, const char *path, sl_error *err) {
 
 static int save(chat *c, const char *path, sl_error *err) {
     if (!c->messages.n) return sl_fail(err, SL_ERR_ARG, "/save: the conversation has no messages");
-    int rc = cli_messages_write(path, &c->messages, err);
+    int rc = sl_comm_rank(comm_of(c)) ? 0 : cli_messages_write(path, &c->messages, err);
     if (!rc) fprintf(stderr, "saved %d message%s\n", c->messages.n, cli_s(c->messages.n));
     return rc;
 }
@@ -333,11 +339,21 @@ static int run_command(chat *c, const char *line, sl_error *err) {
 
 // ---- the loop ----
 
+// As chat_input_read. The first rank's input is that of all ranks.
+static int read_input(chat *c, sl_text *text, int *is_command, sl_error *err) {
+    sl_comm *comm = comm_of(c);
+    int got = sl_comm_rank(comm) ? 0 : chat_input_read(&c->input, text, is_command, err);
+    if (got < 0) return got; // ends the run
+    int said = got | *is_command << 1 | c->input.on_terminal << 2, rc = cli_team_share(comm, text, &said, err);
+    *is_command = said >> 1 & 1, c->input.on_terminal = said >> 2 & 1;
+    return rc ? rc : said & 1;
+}
+
 static int loop(chat *c, sl_error *err) {
     sl_text text = {0};
-    int rc = 0, is_command;
+    int rc = 0, is_command = 0;
     while (!c->quit) {
-        int got = chat_input_read(&c->input, &text, &is_command, err);
+        int got = read_input(c, &text, &is_command, err);
         if (got <= 0) {
             rc = got;
             break;
@@ -374,6 +390,7 @@ static int open_chat(chat *c, const cli_chat_flags *o, sl_error *err) {
 static int converse(chat *c, sl_error *err) {
     cli_word words[N_COMMANDS + 1] = {{0}};
     for (int i = 0; i < N_COMMANDS; i++) words[i] = (cli_word){commands[i].name, !strcmp(commands[i].args, "FILE")};
+    if (sl_comm_rank(comm_of(c))) return loop(c, err);
     if (isatty(STDIN_FILENO)) cli_unsilence(); // --quiet does not hide prompts, errors and answers to commands
     int rc = chat_input_open(&c->input, words, err);
     if (!rc) rc = loop(c, err);

@@ -138,7 +138,7 @@ cli_wake cli_terminal_wait(void) {
     for (;;) {
         char bytes[64];
         while (read(terminal.wake[0], bytes, sizeof bytes) > 0) continue; // before the flags: a later signal writes again
-        if (cli_interrupted()) return CLI_WAKE_INTERRUPT;
+        if (cli_interrupt_came()) return CLI_WAKE_INTERRUPT;
         if (continued) {
             continued = 0;
             return CLI_WAKE_CONTINUED;

@@ -403,7 +403,8 @@ static int find_units(eval *e, sl_error *err) {
             n += is_new, is_new = 0;
             e->unit[at + i] = n - 1;
         }
-    e->shards = (cli_shards){.ranks = e->o.ranks, .n_units = n, .take = take_answer, .ctx = e};
+    e->shards =
+        (cli_shards){.ranks = e->o.ranks, .team = e->o.run->model.tensor_parallel, .n_units = n, .take = take_answer, .ctx = e};
     return 0;
 }
 
@@ -455,7 +456,7 @@ static int run_texts(eval *e, sl_error *err) {
     }
     if (!rc) rc = begin_unit(e, -1, &current, err);
     if (!rc) rc = cli_shards_finish(&e->shards, err);
-    if (rc && cli_interrupted()) rc = interrupted(e, err); // also while rank 0 waited
+    if (rc == SL_ERR_CANCELLED) rc = interrupted(e, err); // while rank 0 waited
     cli_progress_end(&e->progress);
     return rc;
 }
@@ -500,7 +501,7 @@ static int run(eval *e, sl_error *err) {
     fprintf(stderr, "\n");
     fprintf(stderr, "samples: %d with %d method%s each, %d of %d answers left\n", e->scores.n_samples, e->scores.n_methods,
             cli_s(e->scores.n_methods), e->n_todo, e->scores.n_samples * e->scores.n_methods);
-    cli_ranks_describe(e->o.ranks, e->shards.n_units, "text");
+    cli_ranks_describe(e->o.ranks, e->o.run->model.tensor_parallel, e->shards.n_units, "text");
     cli_catch_interrupt(1);
     return run_texts(e, err);
 }

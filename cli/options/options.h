@@ -57,6 +57,8 @@ typedef struct cli_model_options {
     const char *activations;
     sl_rope_options rope;
     int mlock;
+    int tensor_parallel;  // ranks that share the model
+    struct sl_comm *comm; // of these ranks (cli/rank_team.h); NULL: this process has the whole model
 } cli_model_options;
 
 typedef struct cli_device_options { // device, threads and memory
@@ -145,6 +147,7 @@ typedef struct cli_input_options {
     int dense_prefix;   // first tokens of the prompt, which are prefilled; negative: not given
     int question_dense; // 1: the question is prefilled too
     int escape;
+    struct sl_comm *comm; // as in cli_model_options: the first rank reads standard input for all
 } cli_input_options;
 
 typedef struct cli_chat_options { // the messages in the chat template

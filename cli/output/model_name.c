@@ -43,7 +43,8 @@ static const char *type_of(const sl_tensors *tensors, const sl_model_tensor *t) 
     return x->packed.type ? x->packed.type->name : x->dtype_name;
 }
 
-static double count_values(const sl_weight *w) {
+static double count_values(const sl_model_tensor *t) { // of all ranks
+    const sl_weight *w = sl_model_tensor_of_file(t);
     return (double)w->n_rows * w->n_cols;
 }
 
@@ -56,10 +57,10 @@ static void count_params(const sl_model *model, cli_model_name *out) {
         const sl_model_tensor *t = &w->tensors[i];
         double n = 0;
         if (t->same_as) continue;
-        out->n_params += count_values(t->weight);
+        out->n_params += count_values(t);
         for (int j = 0; j < w->n_tensors; j++)
             if (!w->tensors[j].same_as && !strcmp(type_of(tensors, &w->tensors[j]), type_of(tensors, t)))
-                n += count_values(w->tensors[j].weight);
+                n += count_values(&w->tensors[j]);
         if (n <= most) continue;
         most = n;
         snprintf(out->dtype, sizeof out->dtype, "%s", type_of(tensors, t));

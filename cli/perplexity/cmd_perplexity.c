@@ -29,7 +29,7 @@
 #include <string.h>
 
 static int interrupted(sl_error *err) {
-    return sl_fail(err, SL_ERR_IO, "interrupted");
+    return sl_fail(err, SL_ERR_CANCELLED, "interrupted");
 }
 
 // ---- scores ----
@@ -211,7 +211,7 @@ static int run_texts(perplexity *p, sl_error *err) {
     if (!rc) rc = cli_shards_finish(&p->shards, err);
     cli_progress_end(&p->progress);
     if (sl_ranks_rank(p->o->ranks)) return rc;
-    if (rc) return cli_interrupted() ? print_partial(p, rc, err) : rc;
+    if (rc) return rc == SL_ERR_CANCELLED ? print_partial(p, rc, err) : rc;
     rc = perplexity_print_end(p, err);
     if (rc) return rc;
     double ms = sl_now_ms() - start;
@@ -246,8 +246,9 @@ static int run(perplexity *p, sl_error *err) {
     if (!rc) rc = cli_ranks_check_plans(p->o->ranks, &p->run, err);
     if (rc) return rc;
     describe(p);
-    p->shards = (cli_shards){.ranks = p->o->ranks, .n_units = p->n_planned, .take = take_window, .ctx = p};
-    cli_ranks_describe(p->o->ranks, p->n_planned, "window");
+    p->shards = (cli_shards){
+        .ranks = p->o->ranks, .team = p->o->run->model.tensor_parallel, .n_units = p->n_planned, .take = take_window, .ctx = p};
+    cli_ranks_describe(p->o->ranks, p->o->run->model.tensor_parallel, p->n_planned, "window");
     cli_model_name_of(p->run.model, p->o->run->model.path, &p->name);
     cli_run_format_attention(&p->run, p->attn, sizeof p->attn);
     perplexity_print_begin(p);

@@ -1,5 +1,6 @@
 // cli/run/load_model.c - see load_model.h.
 #include "cli/run/load_model.h"
+#include "base/comm.h"
 #include "cli/io.h"
 #include "cli/model_path.h"
 #include "cli/output/progress_bar.h"
@@ -141,7 +142,8 @@ sl_model_options cli_load_options(const cli_model_options *o, unsigned flags) {
 int cli_load_model(const cli_run_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err) {
     int is_dummy = cli_is_dummy(&o->model);
     const sl_model_options options = cli_load_options(&o->model, flags);
-    int rc = sl_model_load(o->model.path, &options, out, err);
+    const sl_shard shard = {sl_comm_rank(o->model.comm), sl_comm_n(o->model.comm)};
+    int rc = sl_model_load_part(o->model.path, &options, &shard, o->model.comm, out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
     if (!rc) rc = cli_watch(sl_model_tensors(*out), err);

@@ -1,5 +1,6 @@
 // cli/run/pick_device.c - see pick_device.h.
 #include "cli/run/pick_device.h"
+#include "cli/rank_team.h"
 #include "attention/auto.h"
 #include "cli/attn/attn_list.h"
 #include "cli/run/draft_flags.h"
@@ -27,7 +28,8 @@ sl_engine_options cli_engine_options(const cli_run_options *o, const char *devic
                                .cache_type_v = d->cache_type_v,
                                .kv_gpu_memory = d->kv_gpu_memory,
                                .host_memory = d->host_memory,
-                               .seed = o->sampling.seed};
+                               .seed = o->sampling.seed,
+                               .cancel = cli_team_interrupt(o->model.comm)};
 }
 
 // What a GPU does not offer; name NULL: nothing. with: what it does not offer it with, "" or as in " with a KV cache of fp8".

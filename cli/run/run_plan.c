@@ -12,6 +12,12 @@
 // ---- decoding ----
 
 static int choose_plan(cli_run *run, const sl_attn_plan *wanted, int n_kv, int quiet, sl_attn_plan *out, sl_error *err) {
+    if (run->options->model.comm && sl_auto_in_plan(wanted))
+        return sl_fail(
+            err, SL_ERR_ARG,
+            "auto cannot be used with --tensor-parallel-size %d, because each rank would choose from its own times; name "
+            "a method",
+            run->options->model.tensor_parallel);
     return cli_auto_choose_plan(&run->attn_auto, &run->options->attention, run->device, sl_model_config(run->model), wanted,
                                 run->n_sequences, n_kv, quiet, out, err);
 }

@@ -37,7 +37,8 @@ void sl_observation_count_tiles(const sl_observation *o, int first, int n, int n
 // Calls the observer with the records of all heads of sequence i of a batch. *what: the fields that the heads share; profile:
 // NULL or [n_heads]. reports: [n_heads]. out: [n_heads][head_dim], the outputs to compare with o->dense, when the observer
 // wants errors.
-void sl_observation_report(const sl_engine *e, const sl_attn_record *what, int i, sl_attn_report *reports, const float *out);
+void sl_observation_report(const sl_engine *e, const sl_attn_record *what, int i, const sl_attn_report *reports,
+                           const float *out);
 
 // Fills *out from the scores of n rows, in log2 units. Overwrites score.
 void sl_attn_spread_of(float *score, int n, sl_attn_spread *out);

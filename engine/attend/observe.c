@@ -5,6 +5,7 @@
 // An observer does not change a step: the outputs have equal bits with and without it, and the engine's statistics do not count
 // shadows. sl_engine_observe and the next step of a session allocate all memory.
 #include "attention/stages/stages.h"
+#include "base/comm.h"
 #include "base/thread_pool.h"
 #include "engine/engine_internal.h"
 
@@ -144,23 +145,44 @@ void sl_observation_count_tiles(const sl_observation *o, int first, int n, int n
     }
 }
 
-void sl_observation_report(const sl_engine *e, const sl_attn_record *what, int i, sl_attn_report *reports, const float *out) {
-    const sl_observation *o = &e->observation;
-    int heads = e->geom.n_heads, dim = e->geom.head_dim;
+typedef struct head_report {
+    sl_attn_report report;
+    squares squares;
+    sl_attn_spread profile;
+} head_report;
+
+// heads: [n], all heads of the layer
+static void tell(const sl_observation *o, const sl_attn_record *what, head_report *heads, int n) {
     squares layer = {0};
-    for (int h = 0; h < heads && sl_observes_error(o); h++) {
-        squares s = compare(out + (size_t)h * dim, o->dense + ((size_t)i * heads + h) * dim, dim, &reports[h]);
-        layer.error += s.error, layer.norm += s.norm;
-        reports[h].tiles = o->tiles[i * heads + h];
-    }
-    for (int h = 0; h < heads; h++) {
-        if (sl_observes_error(o)) reports[h].layer_error = (float)sqrt(layer.error / layer.norm);
+    for (int h = 0; h < n; h++) layer.error += heads[h].squares.error, layer.norm += heads[h].squares.norm;
+    for (int h = 0; h < n; h++) {
+        if (sl_observes_error(o)) heads[h].report.layer_error = (float)sqrt(layer.error / layer.norm);
         sl_attn_record record = *what;
         record.head = h;
-        record.report = &reports[h];
-        if (what->profile) record.profile = &what->profile[h];
+        record.report = &heads[h].report;
+        if (what->profile) record.profile = &heads[h].profile;
         o->observer.fn(o->observer.ctx, &record);
     }
+}
+
+void sl_observation_report(const sl_engine *e, const sl_attn_record *what, int i, const sl_attn_report *reports,
+                           const float *out) {
+    const sl_observation *o = &e->observation;
+    int n = e->geom.n_heads, dim = e->geom.head_dim, n_ranks = sl_comm_n(e->comm);
+    head_report own[n], all[n * n_ranks];
+    memset(own, 0, sizeof own);
+    for (int h = 0; h < n; h++) {
+        own[h].report = reports[h];
+        if (what->profile) own[h].profile = what->profile[h];
+        if (!sl_observes_error(o)) continue;
+        own[h].squares = compare(out + (size_t)h * dim, o->dense + ((size_t)i * n + h) * dim, dim, &own[h].report);
+        own[h].report.tiles = o->tiles[i * n + h];
+    }
+    if (e->comm)
+        sl_engine_gather(e, own, sizeof own, all);
+    else
+        memcpy(all, own, sizeof own);
+    tell(o, what, all, n * n_ranks);
 }
 
 // ---- one step of one layer, on the host ----

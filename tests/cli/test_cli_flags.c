@@ -126,6 +126,7 @@ static const row rows[] = {
     T("--exact-below", "gcbs", TEXT, run.attention.exact_below, "auto"), T("--exact-below", "opeu", TEXT, run.attention.exact_below, "off"),
     T("-m --model", "gctdlibopeusq", TEXT, run.model.path, NULL),
     T("--device", "gclibopeus", TEXT, run.device.name, "auto"), T("--mlock", "gclbopeus", FLAG, run.model.mlock, NULL),
+    N("-tp --tensor-parallel-size", "gclibopeus", INT, run.model.tensor_parallel, "1", 1, 8),
     T("-p --prompt", "gtdo", TEXT, input.prompt, NULL), T("-f --file", "gtdop", TEXT, input.file, NULL),
     T("--chat", "goeu", FLAG, chat.is_on, NULL), T("--chat-template", "gcoeus", TEXT, run.model.chat_template, NULL),
     T("--chat-template-kwargs", "gcoeus", TEXT, chat.kwargs, NULL), T("--tools", "gc", TEXT, chat.tools, NULL),

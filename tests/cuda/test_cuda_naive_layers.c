@@ -48,7 +48,7 @@ static void norm_and_linear(void) {
               w = {.data = in.w, .format = SL_BF16, .n_rows = OUTS, .n_cols = HIDDEN};
     float x[ROWS * HIDDEN], y[ROWS * OUTS], out[HIDDEN];
     widen(in.x16, ROWS * HIDDEN, x);
-    sl_cpu_ops_portable.linear(&w, x, ROWS, 0, OUTS, 0, y);
+    sl_cpu_ops_portable.linear(&w, x, ROWS, 0, OUTS, 1, 0, y);
     for (int r = 0; r < ROWS; r++) {
         sl_cpu_ops_portable.rmsnorm(in.x + r * HIDDEN, &norm, 1e-5f, out);
         for (int i = 0; i < HIDDEN; i++) {

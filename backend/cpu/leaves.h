@@ -1,0 +1,24 @@
+// backend/cpu/leaves.h - the leaves of a row-parallel product: a product that is added to the residual stream (o and down).
+//
+// The columns of such a weight are cut into n_leaves equal leaves, a power of 2. A leaf is summed as a whole product is, and
+// the sums of the leaves are added as a binary tree: leaf 2 i and leaf 2 i + 1, then the sums of these pairs, and so on. A rank
+// of a tensor-parallel run holds consecutive leaves, whose sum is a subtree. So every number of ranks gives equal bits.
+//
+// The number of leaves follows from the whole model and not from the number of ranks: it is the most ranks that the model
+// can have, because each rank needs a KV head. More leaves would only cost time.
+#ifndef SLEIGH_LEAVES_H
+#define SLEIGH_LEAVES_H
+
+enum {
+    SL_MOST_LEAVES = 8,
+    SL_LEAF_UNIT = 128, // columns; the vector loops take 16 columns at a time, and those of integers up to 128
+};
+
+// The leaves of a weight with n_cols columns, in a model with n_kv_heads KV heads. Both count all ranks.
+static inline int sl_cpu_leaves(int n_kv_heads, int n_cols) {
+    int n = 1;
+    while (n < SL_MOST_LEAVES && n_kv_heads % (2 * n) == 0 && n_cols % (2 * n * SL_LEAF_UNIT) == 0) n *= 2;
+    return n;
+}
+
+#endif

@@ -1,0 +1,155 @@
+// base/shared_comm.c - see shared_comm.h.
+//
+// Each rank has two slots in the shared memory, which it fills in turns. A rank writes a slot again after the next barrier but
+// one, which every rank reaches only after it has read the slot. So an exchange needs one barrier.
+#include "base/shared_comm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    SLOT = 1 << 20, // bytes that a rank sends at a time
+    LINE = 64,      // bytes of a cache line
+    SPINS = 2000,   // looks at the barrier before a rank gives its core away
+    YIELDS = 2000,  // times that it gives the core away before it sleeps
+    SLEEP_NS = 100000,
+};
+
+typedef struct shared { // zeros at the start
+    _Alignas(LINE) _Atomic uint32_t n_arrived;
+    _Alignas(LINE) _Atomic uint32_t turn; // grows with each barrier
+    _Alignas(LINE) char slots[];          // [2][n][SLOT]
+} shared;
+
+typedef struct shared_comm {
+    sl_comm table; // first, so that a pointer to it is a pointer to the object
+    shared *memory;
+    size_t size;
+    int next; // which of its slots this rank fills next
+} shared_comm;
+
+static void barrier(sl_comm *comm) {
+    shared *m = ((shared_comm *)comm)->memory;
+    uint32_t turn = atomic_load(&m->turn);
+    if (atomic_fetch_add(&m->n_arrived, 1) + 1 == (uint32_t)comm->n) {
+        atomic_store(&m->n_arrived, 0);
+        atomic_store(&m->turn, turn + 1);
+        return;
+    }
+    for (long i = 0; atomic_load_explicit(&m->turn, memory_order_acquire) == turn; i++) {
+        if (i < SPINS) {
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#endif
+        } else if (i < SPINS + YIELDS) {
+            sched_yield();
+        } else {
+            nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+        }
+    }
+}
+
+static char *slot_of(const shared_comm *c, int rank) {
+    return c->memory->slots + ((size_t)c->next * (size_t)c->table.n + (size_t)rank) * SLOT;
+}
+
+static void all_gather(sl_comm *comm, const float *part, size_t n_floats, float *all) {
+    shared_comm *c = (shared_comm *)comm;
+    enum { MOST = SLOT / sizeof(float) };
+    for (size_t at = 0, n; at < n_floats; at += n) {
+        n = n_floats - at < MOST ? n_floats - at : MOST;
+        memcpy(slot_of(c, comm->rank), part + at, n * sizeof *part);
+        barrier(comm);
+        for (int i = 0; i < comm->n; i++) memcpy(all + (size_t)i * n_floats + at, slot_of(c, i), n * sizeof *part);
+        c->next ^= 1;
+    }
+}
+
+static void broadcast(sl_comm *comm, void *data, size_t n_bytes) {
+    shared_comm *c = (shared_comm *)comm;
+    for (size_t at = 0, n; at < n_bytes; at += n) {
+        n = n_bytes - at < SLOT ? n_bytes - at : SLOT;
+        if (!comm->rank) memcpy(slot_of(c, 0), (char *)data + at, n);
+        barrier(comm);
+        if (comm->rank) memcpy((char *)data + at, slot_of(c, 0), n);
+        c->next ^= 1;
+    }
+}
+
+// ---- life ----
+
+// Opens the shared memory of a name, which the first rank makes.
+static int map_memory(shared_comm *c, const char *name, int makes, sl_error *err) {
+    int fd = shm_open(name, makes ? O_RDWR | O_CREAT | O_EXCL : O_RDWR, 0600);
+    void *p = MAP_FAILED;
+    if (fd >= 0 && (!makes || !ftruncate(fd, (off_t)c->size)))
+        p = mmap(NULL, c->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    int number = errno;
+    if (fd >= 0) close(fd);
+    if (p == MAP_FAILED)
+        return sl_fail(err, SL_ERR_IO, "shared memory of %zu KiB for %d ranks: %s", c->size >> 10, c->table.n,
+                       strerror(number));
+    c->memory = p;
+    return 0;
+}
+
+static int receive_text(sl_ranks *r, int from, sl_text *out, sl_error *err) {
+    int got;
+    return sl_ranks_receive(r, from, -1, out, &got, err);
+}
+
+// The first rank makes the memory and sends its name; the others answer when they have mapped it.
+static int share_memory(sl_ranks *r, int first, shared_comm *c, sl_error *err) {
+    char name[64];
+    sl_text text = {0};
+    int rc = 0, is_first = c->table.rank == 0;
+    snprintf(name, sizeof name, "/sleigh-%ld-%d", (long)getpid(), first);
+    if (is_first) {
+        shm_unlink(name); // of a killed process of this number
+        rc = map_memory(c, name, 1, err);
+        for (int i = 1; !rc && i < c->table.n; i++) rc = sl_ranks_send(r, first + i, name, strlen(name) + 1, err);
+        for (int i = 1; !rc && i < c->table.n; i++) rc = receive_text(r, first + i, &text, err);
+        shm_unlink(name); // the memory lives as long as a rank has mapped it
+    } else {
+        rc = receive_text(r, first, &text, err);
+        if (!rc) rc = map_memory(c, text.data, 0, err);
+        if (!rc) rc = sl_ranks_send(r, first, "", 0, err);
+    }
+    sl_text_free(&text);
+    return rc;
+}
+
+int sl_shared_comm_open(sl_ranks *r, int first, int n, sl_comm **out, sl_error *err) {
+    for (int i = 1; i < n; i++)
+        if (!sl_ranks_same_host(r, first, first + i))
+            return sl_fail(err, SL_ERR_UNSUPPORTED,
+                           "%s is on another host than rank %d; expected the %d ranks that share a model "
+                           "on one host",
+                           sl_ranks_name(r, first + i), first, n);
+    shared_comm *c = calloc(1, sizeof *c);
+    if (!c) return sl_fail(err, SL_ERR_MEMORY, "%d ranks: out of memory", n);
+    c->table = (sl_comm){
+        .rank = sl_ranks_rank(r) - first, .n = n, .all_gather = all_gather, .broadcast = broadcast, .barrier = barrier};
+    c->size = sizeof *c->memory + 2 * (size_t)n * SLOT;
+    int rc = share_memory(r, first, c, err);
+    if (rc)
+        sl_shared_comm_close(&c->table);
+    else
+        *out = &c->table;
+    return rc;
+}
+
+void sl_shared_comm_close(sl_comm *comm) {
+    shared_comm *c = (shared_comm *)comm;
+    if (c && c->memory) munmap(c->memory, c->size);
+    free(c);
+}

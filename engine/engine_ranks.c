@@ -1,0 +1,101 @@
+// engine/engine_ranks.c - the engine of a rank of a tensor-parallel run. Each rank has some heads, a part of the MLP and a part
+// of the output head, and runs the same passes. The backend adds the parts of sums (sl_cpu_use_comm); this file brings the
+// logits together, so that each rank samples the same token, and makes the ranks agree where they could differ: the context
+// that fits into memory, and a cancelled call.
+#include "backend/cpu/cpu_ranks.h"
+#include "engine/engine_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_RANKS = 8 };
+
+// ---- start ----
+
+static int check_options(const sl_engine *e, const sl_engine_options *o, sl_error *err) {
+    int n = e->comm->n;
+    if (e->device.backend->is_device)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "{tensor_parallel} %d: a GPU does not share a model yet; use {device} cpu", n);
+    if (o->n_draft)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "{tensor_parallel} %d: drafts ({draft}) are chosen by measured times, which differ between ranks", n);
+    return 0;
+}
+
+int sl_engine_join(sl_engine *e, const sl_engine_options *o, sl_error *err) {
+    int n = e->model->part.shard.n;
+    e->comm = e->model->comm;
+    if (n > 1 && !e->comm)
+        return sl_fail(err, SL_ERR_ARG, "the model is part %d of %d, and has no communicator", e->model->part.shard.rank, n);
+    if (!e->comm) return 0;
+    int rc = check_options(e, o, err);
+    if (rc) return rc;
+    e->part_logits = malloc((size_t)e->model->config.n_vocab / (size_t)n * sizeof *e->part_logits);
+    if (!e->part_logits) return sl_fail(err, SL_ERR_MEMORY, "logits: out of memory");
+    sl_cpu_use_comm(e->device.backend, e->comm);
+    return 0;
+}
+
+int sl_engine_check_whole(const sl_engine *e, const char *what, sl_error *err) {
+    if (!e->comm) return 0;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "{tensor_parallel} %d: %s is offered in one process only", e->comm->n, what);
+}
+
+// ---- methods ----
+
+// What a method shares between KV heads; NULL: nothing.
+static const char *shared_by_heads(const sl_attn_spec *spec) {
+    for (int i = 0; i < 2; i++) {
+        const sl_attn_method *m = i ? spec->plus : spec->method;
+        if (m && m->needs_buckets) return "its bucket file has the KV heads of all ranks";
+        if (m && !strcmp(m->name, "magicpig")) return "its hash functions are numbered by KV head";
+    }
+    if (sl_attn_certifies_layer(spec)) return "it states an error of all heads of a layer";
+    return NULL;
+}
+
+// 1: the draws of a layer are split over its heads by what all heads measure.
+static int splits_draws(const sl_attn_spec *spec) {
+    return !sl_attn_states_error(spec) && sl_attn_has(spec, "budget") && !sl_attn_chooses(spec, "budget", "even");
+}
+
+int sl_engine_check_part(const sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
+    for (int i = 0; e->comm && i < plan->n_layers; i++) {
+        const char *why = shared_by_heads(&plan->layer[i]);
+        if (splits_draws(&plan->layer[i]))
+            return sl_fail(
+                err, SL_ERR_UNSUPPORTED,
+                "{attn} %s: found a {budget} that splits the draws over all heads of a layer, expected {budget} even "
+                "with {tensor_parallel} %d",
+                plan->layer[i].method->name, e->comm->n);
+        if (why)
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: not offered with {tensor_parallel} %d: %s",
+                           plan->layer[i].method->name, e->comm->n, why);
+    }
+    return 0;
+}
+
+// ---- results ----
+
+void sl_engine_gather_logits(const sl_batch *b, int n, float *out) {
+    const sl_engine *e = b->ranges[0].session->engine;
+    size_t n_vocab = (size_t)e->model->config.n_vocab, part = n_vocab / (size_t)e->comm->n;
+    for (int i = n - 1; i >= 0; i--) { // the last row first: the others lie before it
+        memcpy(e->part_logits, out + (size_t)i * part, part * sizeof *out);
+        e->comm->all_gather(e->comm, e->part_logits, part, out + (size_t)i * n_vocab);
+    }
+}
+
+void sl_engine_gather(const sl_engine *e, const void *part, size_t size, void *all) {
+    SL_CHECK(size % sizeof(float) == 0);
+    e->comm->all_gather(e->comm, part, size / sizeof(float), all); // floats are only copied
+}
+
+const sl_attn_stats *sl_engine_sum_stats(const sl_engine *e, const sl_attn_stats *own, sl_attn_stats *all) {
+    sl_attn_stats parts[MOST_RANKS];
+    if (!e->comm) return own;
+    sl_engine_gather(e, own, sizeof *own, parts);
+    *all = (sl_attn_stats){0};
+    for (int i = 0; i < e->comm->n; i++) sl_attn_stats_add(all, &parts[i]);
+    return all;
+}
