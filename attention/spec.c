@@ -46,7 +46,7 @@ static int check_method(const sl_attn_spec *spec, const sl_attn_method *m, sl_er
 int sl_attn_check(const sl_attn_spec *spec, sl_error *err) {
     int rc = check_method(spec, spec->method, err);
     if (rc || !spec->plus) return rc;
-    int selects = spec->method->stages->draw != NULL;
+    int selects = spec->method->stages && spec->method->stages->draw;
     if (sl_attn_states_error(spec)) // the stated error is that of the draws alone
         return sl_fail(err, SL_ERR_ARG,
                        "{attn} %s+%s: found {epsilon} %g, expected 0: the %s %s%s have an error without a bound",

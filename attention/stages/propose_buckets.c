@@ -309,7 +309,7 @@ static void check_share(sl_head *x) {
     sl_bucket_visit v = sl_bucket_visit_of(g);
     double most = sl_attn_get(g->args->spec, "dense-above") * (v.window - v.sink);
     int n = 0;
-    if (is_dense_layer(g)) return; // it reads every row anyway
+    if (is_dense_layer(g) || v.window <= v.sink) return; // it reads every row anyway
     for (int j = v.sink; j < v.window; j++) n += v.bitmap[j / 64] >> j % 64 & 1;
     if (n > most) x->needs_exact = 1;
 }

@@ -193,10 +193,10 @@ template <int NT> __device__ __forceinline__ void end_leaf(bool is_second, int n
 //
 // Needs: w and x 16-byte aligned, n_in a multiple of 8; with RoPE head_dim a multiple of 16.
 // Bytes: W once (2 n_out n_in) from device memory, x once per TILES tiles (2 n_rows n_in) from L2.
-// Rate: the 128 matrices of the layers of Llama-3.1-8B (13.96 GB) as one graph take 1.11, 1.15, 1.30 times the time of a kernel
-// that only reads them, for 1, 8, 16 rows (H200, 30 November 2026). The L2 cache delivers weights and x together at no more
-// than 4.7 TB/s, and device memory at 4.6. So 16 rows take longer by the reads of x: without them 1.16. Four or more tiles for
-// each load of x, two groups of warps that share the rings, or the next x in registers with 32 rows do not help.
+// Rate: `sleigh bench linear --load-format dummy` of Llama-3.1-8B: the matrices of the layers (13.96 GB) take 1.06, 1.11 and
+// 1.26 times as long as a kernel that only reads them, for 1, 8 and 16 rows (H200, 1 December 2026). 16 rows take longer by the
+// reads of x: the L2 cache delivers weights and x together at no more than 4.7 TB/s. Four or more tiles for each load of x, two
+// groups of warps that share the rings, or the next x in registers with 32 rows do not help.
 // Reduction order: the n chunks of a row form eight leaves: leaf l has the chunks [n l / 8, n (l + 1) / 8). A leaf adds its
 // chunks in order. Within a chunk an instruction adds 16 products; four instructions add to the running sum, and four to a
 // second sum, which is then added. Leaves are added as a binary tree: 0 + 1, 2 + 3, ... So 2, 4 or 8 GPUs that share the

@@ -479,8 +479,8 @@ __device__ __forceinline__ void finish(const sl_cuda_linear &p, const layout &l,
 //
 // Needs: x 16-byte aligned, n_in a multiple of 8; with RoPE head_dim a multiple of 16.
 // Bytes: W and its scales once from device memory. x once from L2, or once per TILES tiles where it does not fit.
-// Rate: `sleigh bench decode --load-format dummy` of Llama-3.1-8B: the linear layers of a step take 1.61, 1.77 and 2.26 ms for
-// 1, 8 and 16 rows with int4, and 2.37 and 3.11 ms for 1 and 16 rows with fp8 (H200, 30 November 2026). results/quantised.md
+// Rate: `sleigh bench decode --load-format dummy` of Llama-3.1-8B: the linear layers of a step take 1.53, 1.72 and 2.13 ms for
+// 1, 8 and 16 rows with int4, and 2.30 and 3.02 ms for 1 and 16 rows with fp8 (H200, 1 December 2026). results/quantised.md
 // compares these times with the time of the bytes, and says what is missing.
 // Reduction order: leaf l has the pieces [n l / 16, n (l + 1) / 16) of the n pieces of a row. A leaf adds its pieces in order.
 // Within a piece an instruction adds 16 products to a running sum. Each scale has a running sum. A piece with one scale has

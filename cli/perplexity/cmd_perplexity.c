@@ -211,7 +211,7 @@ static int run_texts(perplexity *p, sl_error *err) {
     if (!rc) rc = cli_shards_finish(&p->shards, err);
     cli_progress_end(&p->progress);
     if (sl_ranks_rank(p->o->ranks)) return rc;
-    if (rc) return rc == SL_ERR_CANCELLED ? print_partial(p, rc, err) : rc;
+    if (rc) return rc == SL_ERR_CANCELLED ? print_partial(p, SL_ERR_IO, err) : rc;
     rc = perplexity_print_end(p, err);
     if (rc) return rc;
     double ms = sl_now_ms() - start;
