@@ -7,13 +7,14 @@
 
 #include <stddef.h>
 
+enum { SL_MOST_RANKS = 8 }; // of one model
+
 typedef struct sl_comm sl_comm;
 struct sl_comm {
     int rank, n; // this rank, below n; n is 2, 4 or 8
     // all: [n][n_floats], the parts of all ranks in their order. part: [n_floats], not a part of `all`
     void (*all_gather)(sl_comm *c, const float *part, size_t n_floats, float *all);
     void (*broadcast)(sl_comm *c, void *data, size_t n_bytes); // rank 0's data replace those of the others
-    void (*barrier)(sl_comm *c);                               // returns when every rank has called it
 };
 
 // Without a communicator there is one rank.

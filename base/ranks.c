@@ -252,8 +252,11 @@ static void check_silence(sl_ranks *r, double now) {
     if (lost == r->n) return;
     while (lowest < r->rank && now - r->peers[lowest].heard > SL_RANKS_SILENCE_MS) lowest++;
     if (lowest < r->rank && now - r->peers[lost].heard < SL_RANKS_SILENCE_MS + GRACE_MS) return;
-    snprintf(text, sizeof text, "%s has given no sign of life for %d s: it was killed or stopped, or cannot be reached",
-             sl_ranks_name(r, lost), SL_RANKS_SILENCE_MS / 1000);
+    if (r->is_local && r->peers[lost].is_lost)
+        snprintf(text, sizeof text, "%s has ended before the run: it was killed, or has failed", sl_ranks_name(r, lost));
+    else
+        snprintf(text, sizeof text, "%s has given no sign of life for %d s: it was killed or stopped, or cannot be reached",
+                 sl_ranks_name(r, lost), SL_RANKS_SILENCE_MS / 1000);
     report(r, 1, text);
 }
 
@@ -419,8 +422,8 @@ static int open_ranks(int n, const sl_ranks_end *how, const sl_mpi *local, sl_ra
     while (r->state == STARTING && sl_now_ms() < until) wait_for(r, &r->news, 1000);
     if (r->state == BROKEN) *err = r->why, rc = err->code;
     if (r->state == STARTING)
-        rc = sl_fail(err, SL_ERR_IO, "Open MPI has not connected %d ranks within %d s: has each of them started?", n,
-                     SL_RANKS_START_MS / 1000);
+        rc = sl_fail(err, SL_ERR_IO, "%s has not connected %d ranks within %d s: has each of them started?",
+                     local ? "the first rank" : "Open MPI", n, SL_RANKS_START_MS / 1000);
     pthread_mutex_unlock(&r->lock);
     if (!rc) rc = share_names(r, err);
     if (!rc) *out = r; // else the process ends, and with it the thread
@@ -433,8 +436,11 @@ int sl_ranks_open(const sl_ranks_end *how, sl_ranks **out, sl_error *err) {
 
 int sl_ranks_fork(int n, const sl_ranks_end *how, sl_ranks **out, sl_error *err) {
     sl_mpi local;
+    pid_t first = getpid();
     int rc = sl_local_ranks_start(n, &local, err);
-    return rc ? rc : open_ranks(n, how, &local, out, err);
+    if (!rc) rc = open_ranks(n, how, &local, out, err);
+    if (rc && getpid() != first) _exit(1); // only the first rank prints
+    return rc;
 }
 
 int sl_ranks_close(sl_ranks *r, sl_error *err) {
@@ -450,7 +456,7 @@ int sl_ranks_close(sl_ranks *r, sl_error *err) {
     while (r->state < FINALIZING) wait_for(r, &r->news, -1);
     for (double until = sl_now_ms() + CLOSE_MS; r->state < DONE && sl_now_ms() < until;) wait_for(r, &r->news, 1000);
     if (r->state < DONE) {
-        r->how.say("the end of Open MPI waits for another rank");
+        r->how.say(r->is_local ? "another rank has not ended" : "the end of Open MPI waits for another rank");
         r->how.end(1);
     }
     pthread_mutex_unlock(&r->lock);

@@ -87,17 +87,24 @@ static void broadcast(sl_comm *comm, void *data, size_t n_bytes) {
 
 // ---- life ----
 
-// Opens the shared memory of a name, which the first rank makes.
-static int map_memory(shared_comm *c, const char *name, int makes, sl_error *err) {
-    int fd = shm_open(name, makes ? O_RDWR | O_CREAT | O_EXCL : O_RDWR, 0600);
-    void *p = MAP_FAILED;
-    if (fd >= 0 && (!makes || !ftruncate(fd, (off_t)c->size)))
-        p = mmap(NULL, c->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    int number = errno;
-    if (fd >= 0) close(fd);
-    if (p == MAP_FAILED)
-        return sl_fail(err, SL_ERR_IO, "shared memory of %zu KiB for %d ranks: %s", c->size >> 10, c->table.n,
-                       strerror(number));
+static int cannot_share(const shared_comm *c, int number, sl_error *err) {
+    return sl_fail(err, SL_ERR_IO, "shared memory of %zu KiB for %d ranks: %s", c->size >> 10, c->table.n, strerror(number));
+}
+
+// Makes memory without a name, which ends with the last process that uses it. All of it is allocated here: without room for it,
+// a write to it would kill the process.
+static int make_memory(const shared_comm *c, int *fd, sl_error *err) {
+    int number;
+    *fd = memfd_create("sleigh", MFD_CLOEXEC);
+    if (*fd < 0) return cannot_share(c, errno, err);
+    do number = posix_fallocate(*fd, 0, (off_t)c->size);
+    while (number == EINTR);
+    return number ? cannot_share(c, number, err) : 0;
+}
+
+static int map_memory(shared_comm *c, int fd, sl_error *err) {
+    void *p = mmap(NULL, c->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) return cannot_share(c, errno, err);
     c->memory = p;
     return 0;
 }
@@ -107,23 +114,24 @@ static int receive_text(sl_ranks *r, int from, sl_text *out, sl_error *err) {
     return sl_ranks_receive(r, from, -1, out, &got, err);
 }
 
-// The first rank makes the memory and sends its name; the others answer when they have mapped it.
+// The first rank makes the memory and sends the path of its file descriptor; the others answer when they have mapped it.
 static int share_memory(sl_ranks *r, int first, shared_comm *c, sl_error *err) {
-    char name[64];
+    char path[64];
     sl_text text = {0};
-    int rc = 0, is_first = c->table.rank == 0;
-    snprintf(name, sizeof name, "/sleigh-%ld-%d", (long)getpid(), first);
-    if (is_first) {
-        shm_unlink(name); // of a killed process of this number
-        rc = map_memory(c, name, 1, err);
-        for (int i = 1; !rc && i < c->table.n; i++) rc = sl_ranks_send(r, first + i, name, strlen(name) + 1, err);
+    int fd = -1, rc = 0;
+    if (c->table.rank == 0) {
+        rc = make_memory(c, &fd, err);
+        if (!rc) rc = map_memory(c, fd, err);
+        snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), fd);
+        for (int i = 1; !rc && i < c->table.n; i++) rc = sl_ranks_send(r, first + i, path, strlen(path) + 1, err);
         for (int i = 1; !rc && i < c->table.n; i++) rc = receive_text(r, first + i, &text, err);
-        shm_unlink(name); // the memory lives as long as a rank has mapped it
     } else {
         rc = receive_text(r, first, &text, err);
-        if (!rc) rc = map_memory(c, text.data, 0, err);
+        if (!rc && (fd = open(text.data, O_RDWR | O_CLOEXEC)) < 0) rc = cannot_share(c, errno, err);
+        if (!rc) rc = map_memory(c, fd, err);
         if (!rc) rc = sl_ranks_send(r, first, "", 0, err);
     }
+    if (fd >= 0) close(fd);
     sl_text_free(&text);
     return rc;
 }
@@ -137,8 +145,7 @@ int sl_shared_comm_open(sl_ranks *r, int first, int n, sl_comm **out, sl_error *
                            sl_ranks_name(r, first + i), first, n);
     shared_comm *c = calloc(1, sizeof *c);
     if (!c) return sl_fail(err, SL_ERR_MEMORY, "%d ranks: out of memory", n);
-    c->table = (sl_comm){
-        .rank = sl_ranks_rank(r) - first, .n = n, .all_gather = all_gather, .broadcast = broadcast, .barrier = barrier};
+    c->table = (sl_comm){.rank = sl_ranks_rank(r) - first, .n = n, .all_gather = all_gather, .broadcast = broadcast};
     c->size = sizeof *c->memory + 2 * (size_t)n * SLOT;
     int rc = share_memory(r, first, c, err);
     if (rc)

@@ -26,7 +26,7 @@ typedef struct costs {
     int n_ctx, largest_ctx, largest_offloaded; // largest_offloaded: with K and V in host memory; 0: not on this device
     double weights, decode_weights, kv_token, kv_ctx;
     int n_ranks;             // --tensor-parallel-size
-    double rank_weights;     // bytes of the weights of one rank; `weights` are those of all ranks
+    double rank_weights;     // bytes of the weights of one rank; `weights` has each tensor once
     double packed, unpacked; // bytes of the packed tensors of a GGUF file, in the file and in memory; 0: none
 } costs;
 
@@ -36,6 +36,16 @@ static void count_packed(const sl_tensors *t, costs *k) {
         k->packed += (double)x->packed.n_bytes;
         if (x->packed.type) k->unpacked += (double)x->n_bytes;
     }
+}
+
+// Bytes of the weights of all ranks. Each tensor counts once, also one that every rank has: the ranks share the mapped file.
+static double bytes_of_all(const sl_model_weights *w) {
+    double sum = 0;
+    for (int i = 0; i < w->n_tensors; i++) {
+        const sl_model_tensor *t = &w->tensors[i];
+        if (!t->same_as) sum += (double)sl_recipe_read_bytes(&t->recipe, sl_model_tensor_of_file(t));
+    }
+    return sum;
 }
 
 // Lengths and numbers of sequences of the table of memory. 6 sequences are the batch of the SANTA paper.
@@ -54,7 +64,7 @@ static int costs_of(const sl_model *model, const cli_run_options *o, costs *out,
     k.n_ctx = o->limits.n_ctx ? o->limits.n_ctx : c->n_ctx < 32768 ? c->n_ctx : 32768;
     k.n_ranks = o->model.tensor_parallel;
     k.rank_weights = (double)sl_model_weights_bytes(sl_model_weight_list(model));
-    k.weights = k.rank_weights * k.n_ranks;
+    k.weights = bytes_of_all(sl_model_weight_list(model));
     k.decode_weights = (double)sl_model_decode_bytes(model);
     sl_kv_formats formats;
     int rc = cli_kv_formats(&o->device, &formats, err);

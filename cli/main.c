@@ -284,7 +284,6 @@ static int open_ranks(cli_options *o, const cli_command *c, sl_ranks **ranks, sl
     if (!rc && n == 1) rc = cli_ranks_check_command(*ranks, c->bit, err);
     if (!rc && o->random_seed) rc = cli_ranks_share_seed(*ranks, &o->run.sampling.seed, err);
     if (!rc && n > 1) rc = cli_ranks_check_team(o, err);
-    if (!rc && n > 1) cli_say("ranks: %d processes share the model", n);
     o->ranks = *ranks, o->input.comm = o->run.model.comm;
     return rc;
 }
@@ -299,6 +298,7 @@ static int run_command(const cli_command *c, int n, char **args, sl_ranks **rank
     } else {
         rc = open_ranks(&o, c, ranks, err);
         if (!rc && o.quiet && !sl_ranks_rank(*ranks)) rc = cli_silence(err); // the other ranks are silent
+        if (!rc && o.run.model.comm) cli_say("ranks: %d processes share the model", o.run.model.tensor_parallel);
         if (!rc && strcmp(o.run.device.name, "cpu")) o.run.device.gpu = cli_ranks_gpu(*ranks);
         if (!rc) rc = complete(&o, model, err);
         if (!rc && o.run.model.comm) rc = cli_ranks_compare_model(*ranks, &o.run.model, err);
@@ -345,9 +345,10 @@ int main(int argc, char **argv) {
     else
         fflush(stdout);
     if (cli_output_closed() && !changed) cli_end_closed_output();
-    int ends = cli_interrupted() && argc > 1 && !strcmp(argv[1], "generate"); // the others end with an error
-    if (!rc && ends) cli_end_interrupted();
+    // the other commands end with an error, and the other ranks without one
+    int ends = cli_interrupted() && !sl_ranks_rank(ranks) && argc > 1 && !strcmp(argv[1], "generate");
     if (!rc) rc = sl_ranks_close(ranks, &err);
+    if (!rc && ends) cli_end_interrupted();
     if (!rc) return 0;
     if (ranks) sl_ranks_fail(ranks, rc == SL_ERR_ARG ? 2 : 1, cli_error_text(&err));
     dprintf(cli_error_fd(), "sleigh: error: %s\n", cli_error_text(&err));

@@ -7,6 +7,7 @@
 #include "cli/eval/fingerprint.h"
 #include "cli/output/progress_bar.h"
 #include "cli/process.h"
+#include "cli/rank_team.h"
 #include "cli/resume_file.h"
 #include "cli/run/load_model.h"
 
@@ -179,6 +180,28 @@ void cli_ranks_describe(const sl_ranks *r, int team, int n_units, const char *un
 
 // ---- what several ranks cannot do ----
 
+// Each rank of a team reads these files. The first one reads standard input for all (--file -).
+static int check_files(const cli_options *o, sl_error *err) {
+    const char *file = o->input.file_given && strcmp(o->input.file, "-") ? o->input.file : NULL;
+    const char *const files[][2] = {
+        {"--file", file},
+        {"--jsonl", o->input.jsonl},
+        {"--jsonl", o->tasks.jsonl},
+        {"--prompts", o->input.prompts},
+        {"--ids", o->run.ids.path},
+        {"--reference", o->compare.reference},
+        {"--haystack", o->tasks.haystack},
+        {"--tools", o->chat.tools},
+        {"--grammar", o->run.grammar.gbnf},
+        {"--json-schema", o->run.grammar.schema},
+        {"--chat-template", o->run.model.chat_template},
+    };
+    int rc = 0;
+    for (size_t i = 0; !rc && i < sizeof files / sizeof *files; i++)
+        rc = cli_team_check_file(o->run.model.comm, files[i][0], files[i][1], err);
+    return rc;
+}
+
 int cli_ranks_check_team(cli_options *o, sl_error *err) {
     const char *flag = o->cache.path                                                      ? "--prompt-cache"
                        : o->run.drafts.draft || o->run.drafts.drafts.n                    ? "--draft"
@@ -188,7 +211,8 @@ int cli_ranks_check_team(cli_options *o, sl_error *err) {
                                                                                           : NULL;
     if (flag)
         return sl_fail(err, SL_ERR_ARG, "%s is not offered with --tensor-parallel-size %d", flag, o->run.model.tensor_parallel);
-    if (!sl_comm_rank(o->run.model.comm)) return 0;
+    int rc = check_files(o, err);
+    if (rc || !sl_comm_rank(o->run.model.comm)) return rc;
     o->output.plot = NULL;
     if (o->run.stats.path) o->run.stats.path = "/dev/null";
     return 0;

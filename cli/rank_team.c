@@ -2,6 +2,9 @@
 #include "cli/rank_team.h"
 #include "cli/process.h"
 
+#include <string.h>
+#include <sys/stat.h>
+
 static int share_interrupt(void *ctx) {
     sl_comm *comm = ctx;
     int came = cli_interrupt_came();
@@ -31,4 +34,12 @@ int cli_team_share(sl_comm *comm, sl_text *text, int *number, sl_error *err) {
     }
     if (head[0]) comm->broadcast(comm, text->data, (size_t)head[0]);
     return 0;
+}
+
+int cli_team_check_file(sl_comm *comm, const char *flag, const char *path, sl_error *err) {
+    struct stat s;
+    if (!comm || !path) return 0;
+    if (strcmp(path, "-") && (stat(path, &s) || S_ISREG(s.st_mode) || S_ISDIR(s.st_mode))) return 0;
+    return sl_fail(err, SL_ERR_ARG, "%s %.200s: expected a regular file, because each of the %d ranks reads it", flag, path,
+                   comm->n);
 }

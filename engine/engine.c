@@ -138,8 +138,10 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
     e->plans.exact_below = options->exact_below;
     e->cancel = options->cancel;
     e->log = options->log;
-    e->n_threads = options->n_threads > 0 ? options->n_threads : sl_cpu_cores();
-    int rc = sl_device_open(&e->device, options, err);
+    e->n_threads = sl_model_threads(model, options->n_threads);
+    sl_engine_options device = *options;
+    if (!device.n_threads && model->comm) device.n_threads = e->n_threads;
+    int rc = sl_device_open(&e->device, &device, err);
     if (!rc) rc = sl_engine_join(e, options, err);
     if (!rc) rc = check_drafts(e, options, err);
     e->n_draft = options->n_draft;

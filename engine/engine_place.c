@@ -253,8 +253,7 @@ static int check_lengths(const sl_engine *e, const sl_engine_options *o, sl_erro
 
 // The least context of all ranks.
 static int least_ctx(const sl_engine *e) {
-    enum { MOST_RANKS = 8 };
-    int32_t own = e->n_ctx, all[MOST_RANKS];
+    int32_t own = e->n_ctx, all[SL_MOST_RANKS];
     if (!e->comm) return own;
     sl_engine_gather(e, &own, sizeof own, all);
     for (int i = 0; i < e->comm->n; i++) own = all[i] < own ? all[i] : own;

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RANKS = 8 };
-
 // ---- start ----
 
 static int check_options(const sl_engine *e, const sl_engine_options *o, sl_error *err) {
@@ -34,6 +32,11 @@ int sl_engine_join(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     if (!e->part_logits) return sl_fail(err, SL_ERR_MEMORY, "logits: out of memory");
     sl_cpu_use_comm(e->device.backend, e->comm);
     return 0;
+}
+
+int sl_model_threads(const sl_model *model, int n_threads) {
+    int share = sl_cpu_cores() / sl_comm_n(model->comm);
+    return n_threads > 0 ? n_threads : share > 1 ? share : 1;
 }
 
 int sl_engine_check_whole(const sl_engine *e, const char *what, sl_error *err) {
@@ -92,7 +95,7 @@ void sl_engine_gather(const sl_engine *e, const void *part, size_t size, void *a
 }
 
 const sl_attn_stats *sl_engine_sum_stats(const sl_engine *e, const sl_attn_stats *own, sl_attn_stats *all) {
-    sl_attn_stats parts[MOST_RANKS];
+    sl_attn_stats parts[SL_MOST_RANKS];
     if (!e->comm) return own;
     sl_engine_gather(e, own, sizeof *own, parts);
     *all = (sl_attn_stats){0};

@@ -135,7 +135,7 @@ int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *prog
         return sl_fail(err, SL_ERR_MEMORY, "%s of %zu MiB do not fit into memory: %zu MiB are free",
                        model->is_dummy ? "dummy weights" : "unpacked weights", total >> 20, room >> 20);
     sl_threads *threads;
-    int rc = sl_threads_open(n_threads > 0 ? n_threads : sl_cpu_cores(), &threads, err);
+    int rc = sl_threads_open(sl_model_threads(model, n_threads), &threads, err);
     if (rc) return rc;
     sl_threads *outside = sl_threads_use(threads);
     sl_model_weights made;

@@ -155,6 +155,7 @@ int sl_model_load_part(const char *dir, const sl_model_options *options, const s
     if (!model) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
     atomic_init(&model->n_users, 1);
     const sl_model_options *o = options ? options : &unset;
+    SL_CHECK(!comm || (comm->n == shard->n && comm->rank == shard->rank));
     model->comm = comm;
     int rc = load(dir, o, shard, model, err);
     if (!rc && model->tokenizer && !model->config.n_eos)

@@ -1,6 +1,7 @@
 // cli/bench/bench.c - see bench.h.
 #include "cli/bench/bench.h"
 #include "backend/backend.h"
+#include "base/comm.h"
 #include "cli/bench/bench_cost.h"
 #include "cli/error_text.h"
 #include "cli/io.h"
@@ -152,10 +153,19 @@ static int free_jobs(cli_bench *b, int n, int rc, sl_error *err) {
     return rc;
 }
 
+// Ranks that share a model make the same passes, so the clock of the first one decides for all.
+static int has_time(const cli_bench *b, double spent_ms) {
+    enum { ENOUGH_MS = 500 };
+    sl_comm *comm = b->o->run->model.comm;
+    int has = spent_ms < ENOUGH_MS;
+    if (comm) comm->broadcast(comm, &has, sizeof has);
+    return has;
+}
+
 // Runs a short prefill before the measurements, because libraries load and tune themselves at first use. Then it times prefills
 // and steps for half a second. The fastest ones give the speed of this machine, for the estimate of the whole run.
 static int warm_up(cli_bench *b, sl_error *err) {
-    enum { FIRST = 32, STEPS = 8, PASSES = 4, ENOUGH_MS = 500 };
+    enum { FIRST = 32, STEPS = 8, PASSES = 4 };
     const int32_t *ids = b->prompts[0].data;
     sl_session *s;
     int room = (int)b->prompts[0].n, n = room - STEPS;
@@ -164,7 +174,7 @@ static int warm_up(cli_bench *b, sl_error *err) {
     if (rc) return rc;
     n = sl_session_next_pass(s, n < 1 ? 1 : n);
     rc = sl_prefill(s, ids, n < FIRST ? n : FIRST, NULL, err);
-    for (int i = 0; !rc && i < PASSES && all_ms < ENOUGH_MS; i++) {
+    for (int i = 0; !rc && i < PASSES && has_time(b, all_ms); i++) {
         double start = sl_now_ms();
         rc = sl_session_truncate(s, 0, err);
         if (!rc) rc = sl_prefill(s, ids, n, NULL, err);
@@ -175,7 +185,7 @@ static int warm_up(cli_bench *b, sl_error *err) {
     }
     all_ms = 0;
     if (!rc) rc = add_job(b, 0, s, NULL, 0, STEPS, err);
-    for (int i = 0; !rc && b->steps.total > 0 && i < STEPS && n + i < room && all_ms < ENOUGH_MS; i++) {
+    for (int i = 0; !rc && b->steps.total > 0 && i < STEPS && n + i < room && has_time(b, all_ms); i++) {
         double start = sl_now_ms();
         sl_scheduler_step(b->scheduler);
         sl_session_logits(s, NULL);

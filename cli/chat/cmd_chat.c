@@ -37,6 +37,11 @@ static sl_comm *comm_of(const chat *c) {
     return c->run.options->model.comm;
 }
 
+// Errors that one rank can have alone, as out of memory, end the chat and so all ranks: the others would wait for this rank.
+static void end_with_team(chat *c, int rc) {
+    if (comm_of(c) && (rc == SL_ERR_MEMORY || rc == SL_ERR_IO)) c->quit = 1;
+}
+
 // ---- the conversation ----
 
 // Forgets the conversation, but not its system message.
@@ -115,6 +120,7 @@ static int answer(void *ctx, sl_text *reply, int *is_answer, sl_error *err) {
     int rc = generate(c, err);
     *is_answer = !rc && !(c->t.stopped && c->t.n_sampled == 0);
     if (!rc) explain_stop(c);
+    end_with_team(c, rc);
     cli_clear_interrupt();
     return rc;
 }
@@ -146,6 +152,7 @@ static int set_ctx(chat *c, const char *arg, sl_error *err) {
         if (opened) c->quit = 1;
         if (!rc) rc = opened;
     }
+    end_with_team(c, rc);
     if (!rc) fprintf(stderr, "context: 0 of %d tokens\n", sl_engine_n_ctx(c->run.engine));
     return rc;
 }
@@ -198,7 +205,8 @@ static char *path_of(const char *arg) {
 
 static int send_file(chat *c, const char *path, sl_error *err) {
     sl_text text = {0};
-    int rc = cli_read_file(path, &text, err);
+    int rc = cli_team_check_file(comm_of(c), "/read", path, err);
+    if (!rc) rc = cli_read_file(path, &text, err);
     if (!rc) rc = send_message(c, text.data, text.n, err);
     sl_text_free(&text);
     return rc;
@@ -218,7 +226,8 @@ static const char *hint_of(const sl_messages *m) {
 // Replaces the conversation, its system message included. After an error the conversation is unchanged.
 static int load(chat *c, const char *path, sl_error *err) {
     sl_messages m = {0};
-    int rc = cli_messages_read(path, &m, err);
+    int rc = cli_team_check_file(comm_of(c), "/load", path, err);
+    if (!rc) rc = cli_messages_read(path, &m, err);
     if (!rc && !m.n) rc = sl_fail(err, SL_ERR_FORMAT, "%s: expected messages, found an empty list", path);
     if (!rc) rc = check_messages(c, &m, err);
     if (rc) {

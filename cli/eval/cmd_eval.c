@@ -621,7 +621,7 @@ int cmd_eval(const cli_eval_flags *o, sl_error *err) {
         if (!rc && e.n_todo) rc = run(&e, err);
         if (is_first && !rc)
             rc = print_table(&e, &e.scores, err);
-        else if (is_first && cli_interrupted())
+        else if (is_first && cli_interrupt_came()) // also while rank 0 waited for another team
             print_partial(&e);
     }
     close_eval(&e);

@@ -73,23 +73,19 @@ static float *columns_of(const float *x, int n_rows, int n_cols, int rank, int n
 
 typedef struct rank_run {
     thread_comm comm;
-    const sl_weight *w; // whole
-    const float *x;     // [n_rows][n_cols] of the whole weight
+    const sl_backend *be;
+    sl_weight part; // the rank's columns
+    char *memory;   // of the part
+    float *x;       // [n_rows][part.n_cols]
     int n_rows;
     sl_linear_mode mode;
     float *out;
 } rank_run;
 
+// Checks nothing: a failed check leaves the test, which only its own thread may do.
 static void *run_rank(void *ctx) {
     rank_run *r = ctx;
-    char *memory;
-    int rank = r->comm.table.rank, n = r->comm.table.n;
-    const sl_backend *be = open_backend(&r->comm.table, r->w->n_cols);
-    sl_weight part = columns(r->w, rank, n, &memory);
-    float *x = columns_of(r->x, r->n_rows, r->w->n_cols, rank, n);
-    be->linear(be, &part, x, r->n_rows, r->mode, 1, r->out);
-    be->free(be);
-    free(memory), free(x);
+    r->be->linear(r->be, &r->part, r->x, r->n_rows, r->mode, 1, r->out);
     return NULL;
 }
 
@@ -118,21 +114,22 @@ static void check_ranks(const sl_weight *w, int n, int n_rows, sl_linear_mode mo
     be->free(be);
     pthread_barrier_init(&meeting, NULL, (unsigned)n);
     for (int i = 0; i < n; i++) {
-        runs[i] = (rank_run){
-            .comm = {.table = {.rank = i, .n = n, .all_gather = gather, .barrier = meet}, .parts = parts, .meeting = &meeting},
-            .w = w,
-            .x = x,
-            .n_rows = n_rows,
-            .mode = mode,
-            .out = malloc(size * sizeof *want)};
+        runs[i] = (rank_run){.comm = {.table = {.rank = i, .n = n, .all_gather = gather}, .parts = parts, .meeting = &meeting},
+                             .x = columns_of(x, n_rows, w->n_cols, i, n),
+                             .n_rows = n_rows,
+                             .mode = mode,
+                             .out = malloc(size * sizeof *want)};
+        runs[i].part = columns(w, i, n, &runs[i].memory);
+        runs[i].be = open_backend(&runs[i].comm.table, w->n_cols);
         fill(runs[i].out, size);
-        CHECK(!pthread_create(&threads[i], NULL, run_rank, &runs[i]));
     }
+    for (int i = 0; i < n; i++) CHECK(!pthread_create(&threads[i], NULL, run_rank, &runs[i]));
     for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
     pthread_barrier_destroy(&meeting);
     for (int i = 0; i < n; i++) {
         check_equal(runs[i].out, want, size, w, n, n_rows);
-        free(runs[i].out);
+        runs[i].be->free(runs[i].be);
+        free(runs[i].out), free(runs[i].memory), free(runs[i].x);
     }
     free(x), free(want);
 }

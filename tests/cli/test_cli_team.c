@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ARGS = 40, LIMIT_MS = 10000 };
+enum { ARGS = 40, LIMIT_MS = 60000 };
 
 // ---- equal bits ----
 
@@ -217,6 +217,9 @@ static void refused(void) {
     REFUSED(1, "--attn magicpig: not offered", TINY, "-tp", "2", "--attn", "magicpig");
     REFUSED(1, "a sparse prefill is offered in one process only", TINY, "-tp", "2", "--attn-prefill", "sample");
     REFUSED(2, "--tensor-parallel-size 2: expected 1 with this command", "serve", "-m", tiny(), "-tp", "2");
+    REFUSED(2, "--file /dev/null: expected a regular file, because each of the 2 ranks reads it", "generate", "-m", tiny(),
+            "-f", "/dev/null", "-tp", "2");
+    REFUSED(2, "--ids -: expected a regular file", "generate", "-m", tiny(), "--ids", "-", "-tp", "2");
     REFUSED(2, "attn is not offered with --tensor-parallel-size 2", "bench", "attn", "-tp", "2");
 }
 
@@ -245,6 +248,7 @@ static void inspected(void) {
     result r = RUN("inspect", "-m", "llama-3.1-8b", "--load-format", "dummy", "-tp", "8");
     CHECK_GOOD(r);
     CHECK_HAS(r.out, "| each of 8 ranks has | 2.73 GiB of weights, 16.00 KiB of KV per token |");
+    CHECK_HAS(r.out, "| weights | 16060522496 bytes, 14.96 GiB |"); // each tensor once
     CHECK_HAS(r.out, "| KV per token | 131072 bytes, 128.00 KiB |");
 }
 
