@@ -382,8 +382,12 @@ static void dense_above_a_share(void) {
         }
     }
     CHECK_INT(ref_decode(&c, "saap:l=5:dense-above=0", 0, 1, 1, 0).fallbacks, 0); // a dense layer
-    CHECK_INT(ref_decode(&c, "saap:l=5:window=3000:dense-layers=0:dense-above=0", 0, 1, 1, 0).fallbacks,
-              0); // no row has a bucket
+    static const char *const shares[] = {"", ":dense-above=0", ":dense-above=0.5"};
+    for (int i = 0; i < 3; i++) { // no row lies between sink and window
+        char attn[120];
+        snprintf(attn, sizeof attn, "saap:l=5:window=3000:dense-layers=0%s", shares[i]);
+        CHECK_INT(ref_decode(&c, attn, 0, 1, 1, 0).fallbacks, 0);
+    }
     ref_cache_free(&c);
 }
 
