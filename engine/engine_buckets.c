@@ -78,6 +78,7 @@ int sl_engine_need_buckets(sl_engine *e, const sl_attn_spec *spec, sl_error *err
     sl_error why;
     int buckets = sl_attn_reads_buckets(spec) && !e->bucket_file, bits = sl_attn_reads_key_bits(spec) && !e->bit_file;
     if (!buckets && !bits) return 0;
+    SL_CHECK(!(buckets && bits)); // no method reads both files
     int rc = buckets ? open_buckets(e, &why) : sl_model_open_bits(e->model, &e->bit_file, &why);
     if (rc) return sl_fail(err, rc, "{attn} %s: %s", spec->method->name, why.message);
     publish(e);

@@ -17,10 +17,10 @@ static int read_bits(sl_bit_file *f, const char *path, const sl_config *c, const
     if (b->n_bits % 32)
         return sl_fail(err, SL_ERR_FORMAT, "%s: metadata bits is %d, expected a multiple of 32", path, b->n_bits);
     const sl_trained_part parts[] = {
-        {"wq", "BF16", {b->n_bits, c->head_dim}, 1, (const void **)&b->wq},
-        {"wk", "BF16", {b->n_bits, c->head_dim}, 1, (const void **)&b->wk},
-        {"bq", "F32", {b->n_bits}, 1, (const void **)&b->bq},
-        {"bk", "F32", {b->n_bits}, 1, (const void **)&b->bk},
+        {"wq", "BF16", {b->n_bits, c->head_dim}, 1, (const void **)&b->wq, NULL},
+        {"wk", "BF16", {b->n_bits, c->head_dim}, 1, (const void **)&b->wk, NULL},
+        {"bq", "F32", {b->n_bits}, 1, (const void **)&b->bq, NULL},
+        {"bk", "F32", {b->n_bits}, 1, (const void **)&b->bk, NULL},
     };
     return sl_trained_bind(f->tensors, path, "bit", c, parts, sizeof parts / sizeof *parts, err);
 }

@@ -28,14 +28,15 @@ static int read_metadata(sl_bucket_file *f, const char *path, const sl_config *c
 enum { N_PARTS = 6 };
 
 static void list_parts(sl_buckets *b, sl_trained_part out[N_PARTS]) {
-    int C = b->n_buckets, W = b->width, d = b->head_dim, classifier = W ? 1 : -1; // width 0: a file must not have it
+    static const char none[] = "metadata width is 0";
+    int C = b->n_buckets, W = b->width, d = b->head_dim, classifier = W ? 1 : -1;
     const sl_trained_part parts[N_PARTS] = {
-        {"centroids", "BF16", {C, d}, 1, (const void **)&b->centroids},
-        {"centroids_roped", "BF16", {C, d}, 0, (const void **)&b->roped},
-        {"w1", "BF16", {W, d}, classifier, (const void **)&b->w1},
-        {"b1", "F32", {W}, classifier, (const void **)&b->b1},
-        {"w2", "BF16", {C, W}, classifier, (const void **)&b->w2},
-        {"b2", "F32", {C}, classifier, (const void **)&b->b2},
+        {"centroids", "BF16", {C, d}, 1, (const void **)&b->centroids, NULL},
+        {"centroids_roped", "BF16", {C, d}, 0, (const void **)&b->roped, NULL},
+        {"w1", "BF16", {W, d}, classifier, (const void **)&b->w1, none},
+        {"b1", "F32", {W}, classifier, (const void **)&b->b1, none},
+        {"w2", "BF16", {C, W}, classifier, (const void **)&b->w2, none},
+        {"b2", "F32", {C}, classifier, (const void **)&b->b2, none},
     };
     memcpy(out, parts, sizeof parts);
 }

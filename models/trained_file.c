@@ -51,8 +51,7 @@ static int bind(const sl_tensors *t, const char *path, const sl_config *c, const
     *p->to = NULL;
     if (!x && p->needed <= 0) return 0;
     if (!x) return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is missing", path, p->name);
-    if (p->needed < 0)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: unexpected, because metadata width is 0", path, p->name);
+    if (p->needed < 0) return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: unexpected, because %s", path, p->name, p->because);
     if (strcmp(x->dtype_name, p->dtype))
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s has dtype %s, expected %s", path, p->name, x->dtype_name, p->dtype);
     if (x->n_dims != rank || memcmp(x->dims, want, rank * sizeof *want)) {

@@ -16,9 +16,10 @@ int sl_trained_int(const sl_tensors *t, const char *path, const char *name, int 
 // A tensor of shape [layers][KV heads][dims].
 typedef struct sl_trained_part {
     const char *name, *dtype;
-    int dims[2];     // dims[1] 0: one dimension only
-    int needed;      // 1: the file must have it; 0: it may; -1: it must not
-    const void **to; // data; NULL where the file lacks it
+    int dims[2];         // dims[1] 0: one dimension only
+    int needed;          // 1: the file must have it; 0: it may; -1: it must not
+    const void **to;     // data; NULL where the file lacks it
+    const char *because; // of needed -1, for the message: what rules the tensor out
 } sl_trained_part;
 
 // Fills *to of each part. SL_ERR_FORMAT: a tensor is missing, unexpected, or has another dtype or shape. kind: of the file, for

@@ -313,7 +313,8 @@ static void finish_masses(const call *c, sl_head *x) {
     if (c->stages.draw->prepare && !x->needs_exact) c->stages.draw->prepare(x);
 }
 
-// Attends to every row exactly, because the scores of this head are out of the range of stored masses.
+// Attends to every row exactly, because this head needs it (needs_exact: its scores are out of the range of stored masses, or
+// its draw says so), or because its layer missed the stated error and goes dense.
 static void fall_back(const call *c, sl_head *x) {
     sl_attn_report *r = x->report;
     sl_exact_head(x);

@@ -302,16 +302,26 @@ static void run(sl_head *x) {
         for (uint64_t bits = v.bitmap[w]; bits; bits &= bits - 1) sl_draws_add(&x->draws, w * 64 + __builtin_ctzll(bits), 1);
 }
 
+// The rows of [first, end) in the bitmap.
+static int count_marked(const uint64_t *bitmap, int first, int end) {
+    int n = 0;
+    for (int w = first / 64; w < (end + 63) / 64; w++) {
+        uint64_t bits = bitmap[w];
+        if (w == first / 64) bits &= UINT64_MAX << first % 64;
+        if (w == end / 64) bits &= ~(UINT64_MAX << end % 64);
+        n += __builtin_popcountll(bits);
+    }
+    return n;
+}
+
 // Where the visited buckets hold more than a share of the rows between sink and window, the head attends to every row exactly:
 // the buckets do not fit the text, and dense attention reads rows in order.
 static void check_share(sl_head *x) {
     const sl_group *g = x->group;
     sl_bucket_visit v = sl_bucket_visit_of(g);
-    double most = sl_attn_get(g->args->spec, "dense-above") * (v.window - v.sink);
-    int n = 0;
-    if (is_dense_layer(g) || v.window <= v.sink) return; // it reads every row anyway
-    for (int j = v.sink; j < v.window; j++) n += v.bitmap[j / 64] >> j % 64 & 1;
-    if (n > most) x->needs_exact = 1;
+    double share = sl_attn_get(g->args->spec, "dense-above");
+    if (share == 1 || is_dense_layer(g) || v.window <= v.sink) return; // no more rows can be visited, or it reads every row
+    if (count_marked(v.bitmap, v.sink, v.window) > share * (v.window - v.sink)) x->needs_exact = 1;
 }
 
 const sl_draw sl_draw_visited = {.budget = no_budget, .capacity = capacity, .prepare = check_share, .run = run, .takes_set = 1};

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-// The recording that was replayed least recently. There is one.
+// Number of the recording that was replayed least recently. Precondition: n_graphs > 0.
 static int oldest_graph(const sl_cuda *c) {
     int oldest = 0;
     for (int i = 1; i < c->n_graphs; i++)

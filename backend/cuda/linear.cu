@@ -250,7 +250,9 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
             const int next_chunk = chunk + 1 < end_chunk ? chunk + 1 : first_chunk; // after the last one: for the next tiles
             if (AHEAD) load_x<NT>(p, lane, next_chunk, x_next);
             if (!is_second && chunk >= second_leaf) {
-                __syncthreads(); // the parts of the previous tiles have been read
+                // The parts of the previous tiles have been read. For a group of tiles, each warp ends its first leaf once,
+                // here or behind the loop, so all warps meet once in one of the two __syncthreads.
+                __syncthreads();
                 end_leaf<NT>(false, n, own_parts, sum);
                 is_second = true;
             }

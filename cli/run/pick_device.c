@@ -115,14 +115,16 @@ static missing missing_decode(const cli_run_options *o, const sl_attn_spec *spec
     return found;
 }
 
-// The first method of --draft that a GPU does not offer; none also if the flag has an error. A draft model has a cache of bf16.
+// The first method of --draft that a GPU does not offer; none also if the flag has an error. A draft model has a cache of bf16,
+// and its methods may keep a state, because it has sessions of its own.
 static missing missing_in_draft(const cli_draft_options *o, sl_format format, int is_bf16) {
     sl_draft_spec draft;
     sl_attn_spec spec;
     missing found = {0};
     if (!cli_draft(o) || sl_draft_parse(cli_draft(o), &draft, NULL)) return found;
     for (int i = 0; !found.name && i < draft.n_methods; i++)
-        if (!sl_attn_parse(draft.attn[i], &spec, NULL)) found = missing_method(&spec, format, is_bf16 || draft.of_model, 1);
+        if (!sl_attn_parse(draft.attn[i], &spec, NULL))
+            found = missing_method(&spec, format, is_bf16 || draft.of_model, !draft.of_model);
     return found;
 }
 

@@ -9,7 +9,7 @@
 static const char kinds[] =
     "ngram[:min=N][:max=N], self[:attn=METHOD][:weights=int4], model[:attn=METHOD], ngram+self, ngram+model, "
     "auto or auto:weights=int4, with [:least=N][:most=N] drafts";
-static const char formats[] = "weights is not int4, int8 or fp8, once";
+static const char formats[] = "weights= must be given once, as int4, int8 or fp8";
 const char *const sl_draft_formats[] = {"int4", "int8", "fp8", NULL};
 
 static int malformed(const char *draft, const char *what, sl_error *err) {
@@ -75,7 +75,11 @@ static int read_method(const char *text, const char *draft, sl_draft_spec *out, 
     int n = weights ? (int)(weights - attn) : (int)strlen(attn);
     if (snprintf(to, sizeof out->attn[0], "%.*s", n, attn) >= (int)sizeof out->attn[0])
         return malformed(draft, "the method is too long", err);
-    if (weights && (weights++, take_weights(&weights, out, &is_bad), is_bad || *weights)) return malformed(draft, formats, err);
+    if (weights) {
+        weights++; // behind the ':'
+        take_weights(&weights, out, &is_bad);
+        if (is_bad || *weights) return malformed(draft, formats, err);
+    }
     if (out->weights && out->of_model) return malformed(draft, "a draft model has weights of its own", err);
     return 0;
 }

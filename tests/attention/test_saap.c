@@ -359,9 +359,10 @@ static void dense_above_a_share(void) {
     for (int i = 0; i < 4; i++) {
         char attn[120], value[20] = "";
         double share[2];
-        int with_buckets = (n - 1) / SL_PAGE * SL_PAGE - 10, name = (int)strcspn(methods[i], "+");
+        int window = i % 2 ? 300 : 0, end = window ? n - window : (n - 1) / SL_PAGE * SL_PAGE; // 2700: inside a word
+        int with_buckets = end - 10, name = (int)strcspn(methods[i], "+");
         snprintf(value, sizeof value, "%s", methods[i] + name);
-        snprintf(attn, sizeof attn, "%.*s:sink=10:window=0:dense-layers=0", name, methods[i]);
+        snprintf(attn, sizeof attn, "%.*s:sink=10:window=%d:dense-layers=0", name, methods[i], window);
         CHECK_INT(ref_decode(&c, attn, 0, 1, 1, 0).fallbacks, 0);
         for (int h = 0; h < 2; h++) // of each KV head
             share[h] = (double)((int)c.reports[2 * h].v_rows - 10 - (n - with_buckets - 10)) / with_buckets;
@@ -369,8 +370,8 @@ static void dense_above_a_share(void) {
         double low = fmin(share[0], share[1]), high = fmax(share[0], share[1]);
         const double limits[] = {low - 1e-6, low + 1e-6, high + 1e-6};
         for (int k = 0; k < 3; k++) {
-            snprintf(attn, sizeof attn, "%.*s:sink=10:window=0:dense-layers=0:dense-above=%.8f%s", name, methods[i], limits[k],
-                     value);
+            snprintf(attn, sizeof attn, "%.*s:sink=10:window=%d:dense-layers=0:dense-above=%.8f%s", name, methods[i], window,
+                     limits[k], value);
             CHECK_INT(ref_decode(&c, attn, 0, 1, 1, 0).fallbacks, 2 * (2 - k));
             for (int head = 0; head < 4; head++) {
                 int is_exact = share[head / 2] > limits[k];
@@ -382,8 +383,12 @@ static void dense_above_a_share(void) {
         }
     }
     CHECK_INT(ref_decode(&c, "saap:l=5:dense-above=0", 0, 1, 1, 0).fallbacks, 0); // a dense layer
-    CHECK_INT(ref_decode(&c, "saap:l=5:window=3000:dense-layers=0:dense-above=0", 0, 1, 1, 0).fallbacks,
-              0); // no row has a bucket
+    static const char *const shares[] = {"", ":dense-above=0", ":dense-above=0.5"};
+    for (int i = 0; i < 3; i++) { // no row lies between sink and window
+        char attn[120];
+        snprintf(attn, sizeof attn, "saap:l=5:window=3000:dense-layers=0%s", shares[i]);
+        CHECK_INT(ref_decode(&c, attn, 0, 1, 1, 0).fallbacks, 0);
+    }
     ref_cache_free(&c);
 }
 

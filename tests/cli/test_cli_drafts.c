@@ -218,6 +218,10 @@ static void errors(void) {
     check_error(&r, 2, "bench draft: expected no flag --ragged");
     r = RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--draft", "self:weights=int3");
     check_error(&r, 2, "or weights is not int4, int8 or fp8; expected ngram");
+    r = RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--draft", "self:attn=dense:weights=int3");
+    check_error(&r, 2, "weights= must be given once, as int4, int8 or fp8; expected ngram");
+    r = RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--draft", "self:weights=int4:attn=dense:weights=int4");
+    check_error(&r, 2, "weights= must be given once, as int4, int8 or fp8; expected ngram");
     r = RUN("generate", "-m", tiny(), "--device", device, "-p", "a", "--weights", "int4", "--draft", "self:weights=int4");
     check_error(&r, 2, "--draft weights=int4: the weights of tiny are int4 already (--weights); expected another format");
     char folder[300];
@@ -331,6 +335,10 @@ static void methods_gpu(void) {
         check_error(&r, 1, "santa-pps keeps a state from step to step");
     }
     r = RUN("generate", "-m", tiny(), "--device", "auto", "-p", "a", "-n", "3", "--draft", "auto");
+    CHECK_GOOD(r);
+    CHECK_LACKS(r.err, "device: cpu");
+    r = RUN("generate", "-m", tiny(), "--device", "auto", "-p", "a", "-n", "3", "--draft", "model:attn=santa-pps:budget=even",
+            "-md", tiny()); // its sessions may keep a state
     CHECK_GOOD(r);
     CHECK_LACKS(r.err, "device: cpu");
 }

@@ -44,7 +44,8 @@ static inline list_queue take_queue(arena *from, int n_heads) {
     return {from->take<int>(QUEUE_HEAD + 2 * (size_t)n_heads), n_heads, 0};
 }
 
-// Memory that the scoring kernel clears for the kernel that draws: the counters of a queue, and lists of fetched rows.
+// Memory that the scoring kernel clears for the kernel that draws: the counters of a queue, marks.ready of all heads
+// (all_marks), and lists of fetched rows.
 struct cleared_ints {
     int *at; // NULL: none
     int n;

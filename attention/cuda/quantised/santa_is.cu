@@ -295,8 +295,8 @@ __device__ void prepare_measure(const is_params &p, layer_shared *l, int seq_hea
 
 // ---- the kernel ----
 
-// The memory for the marks of a head, for thread 0. at: number of its first block. A head that a roaming thread block has taken
-// is open, so its first thread block has marked the rows, if it does.
+// The memory for the marks of a head, for thread 0. at: number of its first block. A roaming thread block takes lists of open
+// heads only. The first thread block opens a head after it has published the marks, if the head needs marks.
 template <int MODE> __device__ head_marks marks_of(const is_params &p, const query_head &h, size_t at, int thread) {
     bool roams = h.list >= 0, first = h.part == 0 && !roams;
     head_marks m = p.marks.of_head(h.index, at, first ? MARKS : WAITS);
@@ -411,8 +411,8 @@ __device__ void draw_head(const is_params &p, char *memory, int index, int part,
 //
 // Grid: the thread blocks of query heads below `late`, `parts` thread blocks for each of the other heads, roaming thread blocks
 // (list_queue.cuh). Preconditions: `merged` and `released` are 0. `merged`, `released`, `done` and next_item are 0 at the end.
-// The counters of `queue` are 0. Before the previous kernel has ended, the kernel reads only lengths, page tables, the state of
-// the layer, the queue, and the masses that `done` announces.
+// The counters of `queue` and marks.ready are 0. Before the previous kernel has ended, the kernel reads only lengths, page
+// tables, the state of the layer, the queue, and the masses that `done` announces.
 // Bytes: block masses; row masses (from the L2 cache) of blocks with candidates or draws; K and V of drawn rows.
 // Order of reduction: masses are integers. The tiles of the newest page come first, then the lists. In a list, a warp adds its
 // rows in order, then the sums of the warps are added in order.

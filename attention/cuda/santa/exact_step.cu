@@ -11,7 +11,13 @@ namespace {
 
 enum { EXACT_THREADS = 256 };
 
-// Grid: a thread block for each sequence. out: [sequences][n], n a multiple of 2: the outputs of all heads.
+// Counts a step as certified if |out| = sqrt(sum_i out_i^2) is a norm (sl_is_norm), and as unbounded if not. i runs over the
+// outputs of all heads.
+//
+// Grid: a thread block for each sequence. out: [sequences][n] bf16, n a multiple of 2: the outputs of all heads.
+// Bytes: reads 2 n for each sequence.
+// Order of reduction: the pairs of a thread in order, then a tree over 32 lanes, then the sums of the warps in order.
+// The sum is a double: squares of bf16 reach 2^256, and a float would overflow from 2^128 on.
 __global__ void exact_step_kernel(const uint32_t *out, int n, sl_attn_cuda_stats *stats) {
     __shared__ double sums[EXACT_THREADS / 32];
     int thread = threadIdx.x;

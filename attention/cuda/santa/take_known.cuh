@@ -402,7 +402,8 @@ template <typename Space> __device__ void mark_known(Space *s, const known_rows 
 
 // The thread's row in turn number `turn` of n_turns: heavy rows come first, then light rows. *m: the point of a light row. In a
 // warp, lanes with rows come first. Equal neighbours are a light row that was drawn twice. All turns have the same number of
-// rows, and so have all warps, so that all of them load together. MARKED: after mark_known; else all heavy rows are listed.
+// rows, and so have all warps, so that all of them load together. MARKED: the head's marks are known (mark_known, or the marks
+// of another thread block that wait_marks has read); else all heavy rows are listed.
 template <bool MARKED, typename Space>
 __device__ drawn_row row_of_known(const Space *s, const known_rows *r, const known_split &x, bool shared, const sl_rng_id &id,
                                   int n_turns, int turn, int thread, uint32_t *m) {
