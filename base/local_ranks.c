@@ -95,7 +95,7 @@ static void close_others(int n, int rank, int *fds) { // the sockets of ranks bu
         if (i / n != rank && fds[i]) close(fds[i]), fds[i] = 0;
 }
 
-// Returns the rank of this process; negative: no process could be made, and those before end.
+// Returns the rank of this process; negative: fork failed, and the ranks that were made before are killed.
 static int make_processes(int n) {
     pid_t first = getpid(), made[n];
     for (int rank = 1; rank < n; rank++) {
@@ -110,7 +110,7 @@ static int make_processes(int n) {
         sigaddset(&interrupt, SIGINT); // the first rank handles Ctrl+C for all
         sigprocmask(SIG_BLOCK, &interrupt, NULL);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != first) _exit(1); // it has ended before the call of prctl
+        if (getppid() != first) _exit(1); // the first rank ended before prctl
         return rank;
     }
     return 0;
@@ -118,7 +118,7 @@ static int make_processes(int n) {
 
 int sl_local_ranks_start(int n, sl_mpi *out, sl_error *err) {
     int *fds = calloc((size_t)n * (size_t)n, sizeof *fds);
-    local_ranks *l = calloc(1, sizeof *l); // lives as long as the process, as the communicator of MPI does
+    local_ranks *l = calloc(1, sizeof *l);
     request *requests = calloc(2 * (size_t)n, sizeof *requests);
     int rc = fds && l && requests ? make_sockets(n, fds, err) : sl_fail(err, SL_ERR_MEMORY, "%d ranks: out of memory", n);
     int rank = rc ? -1 : make_processes(n);
@@ -141,4 +141,12 @@ int sl_local_ranks_start(int n, sl_mpi *out, sl_error *err) {
                     .test = test,
                     .finalize = finalize};
     return 0;
+}
+
+void sl_local_ranks_end(sl_mpi *mpi) {
+    local_ranks *l = mpi->world;
+    for (int peer = 0; peer < l->n; peer++)
+        if (peer != l->rank) close(l->requests[2 * peer].fd);
+    free(l->requests), free(l);
+    *mpi = (sl_mpi){0};
 }

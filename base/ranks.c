@@ -461,6 +461,7 @@ int sl_ranks_close(sl_ranks *r, sl_error *err) {
     }
     pthread_mutex_unlock(&r->lock);
     pthread_join(r->thread, NULL);
+    if (r->is_local) sl_local_ranks_end(&r->mpi);
     free_ranks(r);
     return 0;
 }
