@@ -358,12 +358,7 @@ static void sum_piece(void *ctx, size_t piece, int thread) {
     (void)thread;
     const sum_call *c = ctx;
     size_t from = piece * SUM_STEP, left = c->size - from, n = left < SUM_STEP ? left : SUM_STEP;
-    for (int step = 1; step < c->n; step *= 2)
-        for (int rank = 0; rank < c->n; rank += 2 * step) {
-            float *to = c->all + (size_t)rank * c->size + from;
-            const float *other = to + (size_t)step * c->size;
-            for (size_t i = 0; i < n; i++) to[i] += other[i];
-        }
+    sl_add_leaves(c->n, c->size, 1, n, n, c->all + from);
     for (size_t i = 0; i < n; i++) c->out[from + i] += c->all[from + i];
 }
 

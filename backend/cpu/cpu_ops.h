@@ -8,13 +8,12 @@
 #include "kv/kv.h"
 
 enum {
-    SL_PREFILL_LEAF =
-        192, // columns, a strip, whose products are summed before they are added to the sum of the columns before them
-    SL_PREFILL_ROWS = 512, // rows of x that `prefill` multiplies with a weight that it has made fp32 once
-    SL_PREFILL_OUTS = 48,  // outputs that `prefill` computes
-    SL_PREFILL_TOTALS = 4, // sums of leaves that wait for their partner: log2(SL_MOST_LEAVES), and the current leaf
+    SL_PREFILL_STRIP = 192, // columns whose products are summed before they are added to the sum of the columns before them
+    SL_PREFILL_ROWS = 512,  // rows of x that `prefill` multiplies with a weight that it has made fp32 once
+    SL_PREFILL_OUTS = 48,   // outputs that `prefill` computes
+    SL_PREFILL_TOTALS = 4,  // sums of leaves that wait for their partner: log2(SL_MOST_LEAVES), and the current leaf
     // floats that a call of `prefill` works in
-    SL_PREFILL_PART = SL_PREFILL_OUTS * (SL_PREFILL_LEAF + 16 + SL_PREFILL_TOTALS * SL_PREFILL_ROWS),
+    SL_PREFILL_PART = SL_PREFILL_OUTS * (SL_PREFILL_STRIP + 16 + SL_PREFILL_TOTALS * SL_PREFILL_ROWS),
 };
 
 typedef struct sl_cpu_ops {
@@ -31,7 +30,7 @@ typedef struct sl_cpu_ops {
     // layout that `prefill` reads, in the order of the weight's columns. packed: n_cols floats for each row of each block.
     void (*pack)(const sl_weight *w, const float *x, int n_rows, int n_leaves, int block, float *packed);
     // As `linear`, for the packed rows, at most SL_PREFILL_ROWS, and at most SL_PREFILL_OUTS outputs. Order of a sum in each of
-    // n_leaves leaves: strips of SL_PREFILL_LEAF columns, the last one perhaps shorter. A strip adds one product after the
+    // n_leaves leaves: strips of SL_PREFILL_STRIP columns, the last one perhaps shorter. A strip adds one product after the
     // other with fused multiply-adds (portable: with a product and a sum), from 0 on. The strips are added in their order.
     // `accumulate` adds the sum of all leaves to out. So a row has equal bits among any other rows, and with AVX2 and AVX-512.
     // part: [SL_PREFILL_PART], aligned to 64 bytes.

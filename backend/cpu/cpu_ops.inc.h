@@ -70,14 +70,6 @@ CHECKED_BY_ROWS SIMD_INLINE void add_group(const sl_weight *w, sl_format format,
     for (; i < to; i += VW) add_columns(format, row, scale, x, n, i, n_out, n_rows, acc);
 }
 
-// sums[0] becomes the sum of the leaves: sums [n_leaves][4][6], of which n_out outputs and n_rows rows are set.
-CHECKED_BY_ROWS SIMD_INLINE void add_leaves(int n_leaves, int n_out, int n_rows, float sums[SL_MOST_LEAVES][4][6]) {
-    for (int step = 1; step < n_leaves; step *= 2)
-        for (int l = 0; l < n_leaves; l += 2 * step)
-            for (int a = 0; a < n_out; a++)
-                for (int r = 0; r < n_rows; r++) sums[l][a][r] += sums[l + step][a][r];
-}
-
 // Adds the products of columns [begin, end), whole vectors, and then the lanes.
 CHECKED_BY_ROWS SIMD_INLINE void sum_leaf(const sl_weight *w, sl_format format, const float *x, int o, int n_out, int n_rows,
                                           int begin, int end, float sums[4][6]) {
@@ -97,7 +89,7 @@ CHECKED_BY_ROWS SIMD_INLINE void linear_tile(const sl_weight *w, sl_format forma
     int n = w->n_cols, n_vec = n / VW * VW, leaf = n_vec / n_leaves;
     float sums[SL_MOST_LEAVES][4][6];
     for (int l = 0; l < n_leaves; l++) sum_leaf(w, format, x, o, n_out, n_rows, l * leaf, (l + 1) * leaf, sums[l]);
-    add_leaves(n_leaves, n_out, n_rows, sums);
+    sl_add_leaves(n_leaves, 4 * 6, n_out, 6, (size_t)n_rows, sums[0][0]);
     for (int a = 0; a < n_out; a++) {
         for (int r = 0; r < n_rows; r++) {
             float sum = sums[0][a][r];

@@ -363,20 +363,19 @@ CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, kind k, con
         size_t at = sl_weight_scale_at(w, (size_t)o + a);
         row[a] = sl_weight_row(w, (size_t)o + a);
         scales[a] = (row_scales){w->scale + at, has_min(k) ? w->min + at : NULL, has_zero(k) ? w->zero + at : NULL};
-        for (int r = 0; r < n_rows; r++)
-            for (int p = 0; p < PARTS; p++) acc[a][r][p] = v_set(0);
     }
-    for (size_t i = 0, end = leaf, l = 0; i < row_bytes / SL_INT_BYTES; i++) {
+    clear(n_out, n_rows, acc);
+    for (size_t i = 0, leaf_end = leaf, l = 0; i < row_bytes / SL_INT_BYTES; i++) {
         find_groups(s, (int)i);
         add_block(row, scales, s, k, is_wide, x + i, n_blocks, n_out, n_rows, acc);
         for (int a = 0; a < n_out; a++) {
             __builtin_prefetch(row[a] + n_out * row_bytes, 0, 2); // as add_group of cpu_ops.inc.h
             row[a] += SL_INT_BYTES;
         }
-        if (i + 1 == end) { // of several leaves
+        if (i + 1 == leaf_end) { // of several leaves
             close_leaf(n_out, n_rows, acc, sums[l++]);
             clear(n_out, n_rows, acc);
-            end += leaf;
+            leaf_end += leaf;
         }
     }
     if (rest) {
@@ -388,10 +387,7 @@ CHECKED_BY_ROWS SIMD_INLINE void tile(const sl_weight *w, places *s, kind k, con
         add_block(row, scales, s, k, is_wide, x + n_blocks - 1, n_blocks, n_out, n_rows, acc);
     }
     if (n_leaves == 1) close_leaf(n_out, n_rows, acc, sums[0]);
-    for (int step = 1; step < n_leaves; step *= 2)
-        for (int l = 0; l < n_leaves; l += 2 * step)
-            for (int a = 0; a < n_out; a++)
-                for (int r = 0; r < n_rows; r++) sums[l][a][r] += sums[l + step][a][r];
+    sl_add_leaves(n_leaves, 4 * 4, n_out, 4, (size_t)n_rows, sums[0][0]);
     for (int a = 0; a < n_out; a++) {
         for (int r = 0; r < n_rows; r++) {
             float *to = out + (size_t)r * w->n_rows + o + a;

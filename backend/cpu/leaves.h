@@ -9,6 +9,8 @@
 #ifndef SLEIGH_LEAVES_H
 #define SLEIGH_LEAVES_H
 
+#include <stddef.h>
+
 enum {
     SL_MOST_LEAVES = 8,
     SL_LEAF_UNIT = 128, // columns; the vector loops take 16 columns at a time, and those of integers up to 128
@@ -19,6 +21,18 @@ static inline int sl_cpu_leaves(int n_kv_heads, int n_cols) {
     int n = 1;
     while (n < SL_MOST_LEAVES && n_kv_heads % (2 * n) == 0 && n_cols % (2 * n * SL_LEAF_UNIT) == 0) n *= 2;
     return n;
+}
+
+// Adds n sums (n a power of 2) as a binary tree. The result replaces the first sum; the others change. Sum l: n_rows rows of
+// n_cols numbers at sums + l * stride, a row every `width` numbers.
+static inline void sl_add_leaves(int n, size_t stride, int n_rows, size_t width, size_t n_cols, float *sums) {
+    for (int step = 1; step < n; step *= 2)
+        for (int l = 0; l < n; l += 2 * step)
+            for (int a = 0; a < n_rows; a++) {
+                float *to = sums + (size_t)l * stride + (size_t)a * width;
+                const float *other = to + (size_t)step * stride;
+                for (size_t i = 0; i < n_cols; i++) to[i] += other[i];
+            }
 }
 
 #endif

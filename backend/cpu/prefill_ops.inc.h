@@ -3,9 +3,8 @@
 // An output is a sum of leaves (leaves.h), and a leaf a sum of strips: sl_cpu_ops.prefill (cpu_ops.h) states the order. A lane
 // of a vector is a row of x, so a product needs no sum over lanes, and the order depends on nothing but the number of columns.
 // The loops, from outside:
-//   strips of columns: SL_PREFILL_OUTS rows of the weight become fp32 in this strip (39 KiB). The packed rows of x take 384
-//   KiB,
-//                      so both stay in the L2 cache
+//   strips of columns: SL_PREFILL_OUTS rows of the weight become fp32 in this strip (39 KiB). The packed rows of x take
+//                      384 KiB, so both stay in the L2 cache
 //   blocks of TILE_ROWS rows, and TILE_OUTS outputs: one tile, whose sums stay in registers
 // The sum of a strip is added to the totals of the leaf, which stay in the L2 cache.
 
@@ -16,7 +15,7 @@ enum {
 #else
     TILE_OUTS = 6, // 12 of 16
 #endif
-    WIDE = SL_PREFILL_LEAF + 16, // floats from row to row of the wide weights, so that the rows differ in their cache sets
+    WIDE = SL_PREFILL_STRIP + 16, // floats from row to row of the wide weights, so that the rows differ in their cache sets
 };
 _Static_assert(SL_PREFILL_ROWS % TILE_ROWS == 0 && SL_PREFILL_OUTS % TILE_OUTS == 0 && SL_PREFILL_OUTS % VW == 0, "tiles");
 _Static_assert(SL_PREFILL_PART == SL_PREFILL_OUTS * (WIDE + SL_PREFILL_TOTALS * SL_PREFILL_ROWS), "wide weights and totals");
@@ -30,23 +29,23 @@ SIMD_INLINE int blocks_of(int n_rows) {
 // Columns of the strip that begins at column `from`, in leaves of `leaf` columns.
 SIMD_INLINE int strip_at(int from, int leaf) {
     int left = leaf - from % leaf;
-    return left < SL_PREFILL_LEAF ? left : SL_PREFILL_LEAF;
+    return left < SL_PREFILL_STRIP ? left : SL_PREFILL_STRIP;
 }
 SIMD_INLINE size_t packed_at(int n_blocks, int block, int from, int strip) {
     return ((size_t)from * (size_t)n_blocks + (size_t)block * (size_t)strip) * TILE_ROWS;
 }
 
-// Packs columns [from, from + leaf) of n rows, at most VW. The other rows of the vectors become zeros.
-CHECKED_BY_ROWS SIMD_INLINE void pack_rows(const float *x, int n_cols, const int32_t *order, int n, int from, int leaf,
+// Packs columns [from, from + strip) of n rows, at most VW. The other rows of the vectors become zeros.
+CHECKED_BY_ROWS SIMD_INLINE void pack_rows(const float *x, int n_cols, const int32_t *order, int n, int from, int strip,
                                            float *to) {
-    float ordered[VW * SL_PREFILL_LEAF] __attribute__((aligned(64)));
-    size_t stride = order ? SL_PREFILL_LEAF : (size_t)n_cols;
+    float ordered[VW * SL_PREFILL_STRIP] __attribute__((aligned(64)));
+    size_t stride = order ? SL_PREFILL_STRIP : (size_t)n_cols;
     if (order)
         for (int r = 0; r < n; r++)
-            for (int i = 0; i < leaf; i++) ordered[r * SL_PREFILL_LEAF + i] = x[(size_t)r * n_cols + order[from + i]];
+            for (int i = 0; i < strip; i++) ordered[r * SL_PREFILL_STRIP + i] = x[(size_t)r * n_cols + order[from + i]];
     const float *rows = order ? ordered : x + from;
-    for (int i = 0; i < leaf; i += VW) {
-        int width = leaf - i < VW ? leaf - i : VW;
+    for (int i = 0; i < strip; i += VW) {
+        int width = strip - i < VW ? strip - i : VW;
         vf v[VW];
         for (int r = 0; r < VW; r++) {
             if (r >= n) {
@@ -78,14 +77,14 @@ CHECKED_BY_ROWS static void pack(const sl_weight *w, const float *x, int n_rows,
 
 // ---- products ----
 
-// TILE_OUTS outputs of n_vec vectors of rows in one strip. wide: [TILE_OUTS][WIDE]; x: [leaf][TILE_ROWS]; total:
+// TILE_OUTS outputs of n_vec vectors of rows in one strip. wide: [TILE_OUTS][WIDE]; x: [strip][TILE_ROWS]; total:
 // [TILE_OUTS][TILE_ROWS].
-CHECKED_BY_ROWS SIMD_INLINE void prefill_tile(const float *wide, const float *x, int leaf, int n_vec, int is_first,
+CHECKED_BY_ROWS SIMD_INLINE void prefill_tile(const float *wide, const float *x, int strip, int n_vec, int is_first,
                                               float *total) {
     vf acc[TILE_OUTS][2];
     for (int a = 0; a < TILE_OUTS; a++)
         for (int v = 0; v < n_vec; v++) acc[a][v] = v_set(0);
-    for (int i = 0; i < leaf; i++) {
+    for (int i = 0; i < strip; i++) {
         vf xv[2];
         for (int v = 0; v < n_vec; v++) xv[v] = v_load(x + (size_t)i * TILE_ROWS + v * VW);
         for (int a = 0; a < TILE_OUTS; a++)
@@ -151,6 +150,7 @@ CHECKED_BY_ROWS static void prefill(const sl_weight *w, const float *packed, int
         }
         if ((from + strip) % leaf) continue;
         enum { TOTALS = SL_PREFILL_OUTS * SL_PREFILL_ROWS };
+        // The leaf is complete. Each 1 at the end of its number is a left subtree whose sum waits for this one.
         for (int l = from / leaf; l & 1; l >>= 1, totals -= TOTALS) add_totals(totals - TOTALS, totals, n_blocks);
         if (from + strip < n) totals += TOTALS;
     }

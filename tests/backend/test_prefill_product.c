@@ -55,7 +55,7 @@ static void check_order(const sl_backend *be, const char *isa, int n_rows, int n
     for (size_t i = 0; i <= size; i++) out[i] = 0.3f;
     be->linear(be, &weight, x, n_rows, SL_LINEAR_PREFILL, accumulate, out);
     for (size_t i = 0; i < size; i++) {
-        float want = sum_of(w + i % n_outs * n, x + i / n_outs * n, n, SL_PREFILL_LEAF, strcmp(isa, "portable") != 0);
+        float want = sum_of(w + i % n_outs * n, x + i / n_outs * n, n, SL_PREFILL_STRIP, strcmp(isa, "portable") != 0);
         if (accumulate) want = 0.3f + want;
         if (memcmp(&want, out + i, sizeof want))
             FAIL("%s, %d columns, %d outputs, row %zu of %d, output %zu: %.9g, expected %.9g", isa, n, n_outs, i / n_outs,
@@ -161,7 +161,7 @@ static void rows_apart(void) {
 // rounding it adds an error of e sqrt(i). So one chain has an error of e n L / sqrt(2), and n leaves with their n additions
 // have e sqrt(n L (L + n + 1) / 2), which is 4.3 times smaller.
 static void errors(void) {
-    enum { COLS = 21 * SL_PREFILL_LEAF, MANY = 32, FEW = 32 };
+    enum { COLS = 21 * SL_PREFILL_STRIP, MANY = 32, FEW = 32 };
     float *x = normals((size_t)MANY * COLS, test_seed), *w = normals((size_t)FEW * COLS, test_seed + 1), got[MANY * FEW];
     sl_weight weight = fp32(w, FEW, COLS);
     for (int i = 0; i < 3; i++) {
