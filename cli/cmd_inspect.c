@@ -1,7 +1,6 @@
 // cli/cmd_inspect.c - sleigh inspect: shows the contents of a model folder and the costs of the model. Reads samples of
 // the weights, if the folder has a bucket file.
 #include "attention/attention.h"
-#include "base/hash.h"
 #include "cli/commands.h"
 #include "cli/io.h"
 #include "cli/output/model_name.h"
@@ -14,6 +13,7 @@
 #include "models/dequant.h"
 #include "models/safetensors.h"
 #include "models/source.h"
+#include "models/trained_file.h"
 #include "models/weights.h"
 
 #include <math.h>
@@ -286,7 +286,7 @@ static json_t *buckets_json(const bucket_file *f) {
 
 static json_t *hash_json(const sl_model *model) {
     char hash[SL_HASH_TEXT];
-    sl_hash_text(sl_tensors_hash(sl_model_tensors(model), sl_config_hash(sl_model_config(model))), hash);
+    sl_trained_hash(sl_model_config(model), sl_model_tensors(model), hash);
     return json_string(hash);
 }
 

@@ -24,8 +24,8 @@ const char *cli_rank_text(void);
 // Makes Ctrl+C set a flag. once: a second Ctrl+C ends the program as usual.
 void cli_catch_interrupt(int once);
 int cli_interrupted(void);
-// Ranks that share a model must all see Ctrl+C between the same two calls of an engine. From cli_share_interrupts on,
-// cli_interrupted is what cli_set_interrupted has set in every rank, and cli_interrupt_came what happened to this process.
+// Ranks that share a model must all see Ctrl+C between the same two calls of an engine. After cli_share_interrupts,
+// cli_interrupted returns what cli_set_interrupted has set. cli_interrupt_came returns 1 if Ctrl+C came to this process.
 void cli_share_interrupts(void);
 void cli_set_interrupted(int is);
 int cli_interrupt_came(void);

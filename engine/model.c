@@ -92,17 +92,15 @@ static int check_activations(const sl_model *model, sl_error *err) {
                    model->dir);
 }
 
-// The part of a rank of a tensor-parallel run: its dimensions, and the scales of its KV heads.
-static int take_part(sl_model *model, sl_error *err) {
+// Keeps the scales of the KV heads of this rank of a tensor-parallel run.
+static void take_kv_scales(sl_model *model) {
     const sl_config *c = &model->config;
-    int rc = sl_config_of_shard(c, &model->part, err);
     size_t n = (size_t)model->part.n_kv_heads, all = (size_t)c->n_kv_heads, first = (size_t)c->shard.rank * n;
-    if (rc || c->shard.n < 2) return rc;
-    for (size_t i = 0; model->kv_scales.k && i < (size_t)c->n_layers; i++) {
+    if (!model->kv_scales.k || n == all) return;
+    for (size_t i = 0; i < (size_t)c->n_layers; i++) {
         memmove(model->kv_scales.k + i * n, model->kv_scales.k + i * all + first, n * sizeof(float));
         memmove(model->kv_scales.v + i * n, model->kv_scales.v + i * all + first, n * sizeof(float));
     }
-    return 0;
 }
 
 static int check_shard(const sl_shard *s, sl_error *err) {
@@ -135,8 +133,10 @@ static int load(const char *dir, const sl_model_options *o, const sl_shard *shar
         if (!rc) rc = sl_model_weights_check_unbound(&model->weights, model->tensors, model->quant.has_kv_scales, &o->log, err);
         if (!rc && model->quant.has_kv_scales) rc = sl_kv_scales_load(&model->config, model->tensors, &model->kv_scales, err);
     }
-    if (!rc) rc = take_part(model, err);
-    if (!rc) model->weights.config = &model->part;
+    if (!rc) {
+        take_kv_scales(model);
+        model->weights.config = &model->part;
+    }
     if (!rc) rc = check_activations(model, err);
     if (rc || (o->flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(documents))) return rc;
     rc = sl_cancel_poll(&o->cancel, err);

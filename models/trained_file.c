@@ -1,6 +1,5 @@
 // models/trained_file.c - see trained_file.h.
 #include "models/trained_file.h"
-#include "base/hash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +24,10 @@ int sl_trained_int(const sl_tensors *t, const char *path, const char *name, int 
     return 0;
 }
 
+void sl_trained_hash(const sl_config *config, const sl_tensors *weights, char out[SL_HASH_TEXT]) {
+    sl_hash_text(sl_tensors_hash(weights, sl_config_hash(config)), out);
+}
+
 int sl_trained_check(const sl_tensors *t, const char *path, const char *script, const sl_config *config,
                      const sl_tensors *weights, sl_error *err) {
     const char *text;
@@ -34,7 +37,7 @@ int sl_trained_check(const sl_tensors *t, const char *path, const char *script, 
         rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: metadata format_version is \"%.40s\", expected 1", path, text);
     if (!rc) rc = get_text(t, path, "model", &text, err);
     if (rc) return rc;
-    sl_hash_text(sl_tensors_hash(weights, sl_config_hash(config)), want);
+    sl_trained_hash(config, weights, want);
     if (!strcmp(text, want)) return 0;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
                    "%s: made for another model: metadata model is \"%.40s\", expected %s, the hash of this model's config and "

@@ -3,9 +3,12 @@
 #ifndef SLEIGH_TRAINED_FILE_H
 #define SLEIGH_TRAINED_FILE_H
 
+#include "base/hash.h"
 #include "models/config.h"
 #include "models/safetensors.h"
 
+// The hash of a model's config and weights, which a trained file names.
+void sl_trained_hash(const sl_config *config, const sl_tensors *weights, char out[SL_HASH_TEXT]);
 // SL_ERR_UNSUPPORTED: metadata format_version is not 1, or metadata model is not the hash of the model's config and weights.
 // script: makes the file of a model.
 int sl_trained_check(const sl_tensors *t, const char *path, const char *script, const sl_config *config,

@@ -134,7 +134,7 @@ static void set_activations(sl_model_weights *w, sl_activations activations) {
 
 // ---- the part of a rank (models/cut.h) ----
 
-// Sets *t->weight to the part. After the bind the whole weight has data, or a recipe.
+// Makes *t->weight the part of this rank. Call it after the bind, which gives the whole weight its data or its recipe.
 static int cut_tensor(const sl_config *c, sl_model_tensor *t, sl_error *err) {
     int is_vector = t->shape.n_rows == 0 && !t->same_as;
     if (c->shard.n < 2 || !(t->flags & (SL_TENSOR_CUT_ROWS | SL_TENSOR_CUT_COLS))) return 0;

@@ -10,7 +10,6 @@ static const char kinds[] =
     "ngram[:min=N][:max=N], self[:attn=METHOD][:weights=int4], model[:attn=METHOD], ngram+self, ngram+model, "
     "auto or auto:weights=int4, with [:least=N][:most=N] drafts";
 static const char formats[] = "weights= must be given once, as int4, int8 or fp8";
-const char *const sl_draft_formats[] = {"int4", "int8", "fp8", NULL};
 
 static int malformed(const char *draft, const char *what, sl_error *err) {
     return sl_fail(err, SL_ERR_ARG, "{draft} %.80s: %s; expected %s", draft, what, kinds);
@@ -28,10 +27,11 @@ static int take_number(const char **at, const char *name, int least, int most, i
     return 1;
 }
 
-static const char *format_of(const char *name) { // NULL: it is no format of weights
+const char *sl_draft_format(const char *name) {
+    static const char *const formats_of_copies[] = {"int4", "int8", "fp8", NULL};
     int i = 0;
-    while (sl_draft_formats[i] && strcmp(sl_draft_formats[i], name)) i++;
-    return sl_draft_formats[i];
+    while (formats_of_copies[i] && strcmp(formats_of_copies[i], name)) i++;
+    return formats_of_copies[i];
 }
 
 // Reads "weights=FORMAT" at *at, which ends with ':' or the end of the text. Returns 1 when there is such a word.
@@ -42,7 +42,7 @@ static int take_weights(const char **at, sl_draft_spec *out, int *is_bad) {
     *at += strlen(word);
     int n = (int)strcspn(*at, ":");
     snprintf(name, sizeof name, "%.*s", n, *at);
-    *is_bad |= out->weights || n >= (int)sizeof name || !(out->weights = format_of(name));
+    *is_bad |= out->weights || n >= (int)sizeof name || !(out->weights = sl_draft_format(name));
     *at += n + ((*at)[n] == ':');
     return 1;
 }

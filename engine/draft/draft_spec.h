@@ -17,11 +17,11 @@ typedef struct sl_draft_spec {
     int min, max;                     // ids of an n-gram
     int least, most;                  // drafts of a pass where the source has any
     char attn[SL_DRAFT_METHODS][128]; // of the methods
-    const char *weights;              // one of sl_draft_formats that the methods read; NULL: the model's own weights
+    const char *weights;              // the format that the methods read (sl_draft_format); NULL: the model's own weights
 } sl_draft_spec;
 
-// The formats of copies of a model's weights for its own drafts: "int4", "int8", "fp8", NULL.
-extern const char *const sl_draft_formats[];
+// "int4", "int8" or "fp8", the formats of copies of a model's weights for its own drafts; NULL: name is none of them.
+const char *sl_draft_format(const char *name);
 
 // Reads "ngram", "ngram:min=4:most=6", "self:most=4:attn=santa-is:S=64", "self:weights=int4", "self:attn=dense:weights=int4",
 // "ngram+self:attn=...", "model", "auto", "auto:weights=int4". SL_ERR_ARG

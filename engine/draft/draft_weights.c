@@ -1,8 +1,6 @@
 // engine/draft/draft_weights.c - see draft_weights.h.
 #include "engine/draft/draft_weights.h"
 
-#include <string.h>
-
 static const double GIB = 1 << 30;
 
 static int no_room(const sl_engine *e, const char *place, double needed, double beside, double free, sl_error *err) {
@@ -29,13 +27,9 @@ static int check_room(const sl_engine *e, sl_error *err) {
 }
 
 int sl_draft_weights_list(sl_engine *e, const char *format, sl_error *err) {
-    int i = 0, rc;
-    while (sl_draft_formats[i] && strcmp(sl_draft_formats[i], format)) i++;
-    if (!sl_draft_formats[i])
-        return sl_fail(err, SL_ERR_ARG, "draft_weights %.40s: expected %s, %s or %s", format, sl_draft_formats[0],
-                       sl_draft_formats[1], sl_draft_formats[2]);
-    e->draft_format = sl_draft_formats[i];
-    rc = sl_model_list_rounded(e->model, format, &e->rounded, err);
+    e->draft_format = sl_draft_format(format);
+    if (!e->draft_format) return sl_fail(err, SL_ERR_ARG, "draft_weights %.40s: expected int4, int8 or fp8", format);
+    int rc = sl_model_list_rounded(e->model, format, &e->rounded, err);
     if (rc) return rc;
     e->device.draft_bytes = sl_model_weights_rounded_bytes(&e->rounded, e->device.backend);
     return check_room(e, err);
