@@ -213,7 +213,7 @@ def arithmetic(rows):
             cells.append("{:.2f} ({})".format(*gain(n, ms, lambda k, row=row: step_tokens(row, k))) if row else "-")
         cells.append("{:.2f} ({})".format(*gain(n, ms, lambda k: sum(ASSUMED**i for i in range(k + 1)))))
         text.append(f"| {n} x 30k | `{source}` | {ms:.2f} ms ({what}) | " + " | ".join(cells) + " |")
-    return text + ["", "In brackets: drafts of a pass. A speed-up below 1 means that no drafts are better, which is what the measured choice takes.",
+    return text + ["", "The number in brackets is the number of drafts of a pass. Where the speed-up is below 1, plain decoding is faster. The measured choice then makes no drafts.",
                    "Times of passes of several rows at 128k tokens are not kept, so the table has no row for 128k."]
 
 

@@ -5,8 +5,7 @@
 
 results/papers/papers.json has the papers' numbers and, for each, the place of our number: a cell of a page of results/. This script reads the
 cell, the command of its section and the model of its page, so a page that is measured again changes this page too. A place whose page,
-section, row or column is not there is an error. The test of the script compares the page with the data (--no-picture is accepted, as by the
-other scripts that write pages).
+section, row or column is not there is an error. The test of the script compares the page with the data.
 
 The data: {"pages": {page: about}, "papers": [{"name", "title", "source", "tables": number, "figures": number, "items": [item]}]}.
   about     {"model": words, "sections": {heading: {"model", "command"}}}: of our figures; "sections" has what differs
@@ -158,7 +157,6 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--data", default="results/papers/papers.json")
     p.add_argument("-o", "--output", default="results/papers.md")
-    p.add_argument("--no-picture", action="store_true", help="has no effect: the page has no picture")
     a = p.parse_args()
     with open(a.data, encoding="utf-8") as f:
         data = json.load(f)

@@ -220,7 +220,6 @@ def report(words):
     p = argparse.ArgumentParser(prog="predictors.py report")
     p.add_argument("--results", default="results/predictors")
     p.add_argument("-o", "--output", default="results/predictors.md")
-    p.add_argument("--no-picture", action="store_true", help="has no effect: the page has no picture")
     a = p.parse_args(words)
     parts = {}
     for path in sorted(glob.glob(os.path.join(a.results, "*.json"))):

@@ -65,7 +65,6 @@ def report(words):
     p = argparse.ArgumentParser(prog="short_questions.py report")
     p.add_argument("--results", default="results/short-questions")
     p.add_argument("-o", "--output", default="results/short-questions.md")
-    p.add_argument("--no-picture", action="store_true", help="has no effect: the page has no picture")
     a = p.parse_args(words)
     parts = {}
     for kind in KINDS:

@@ -31,7 +31,7 @@ import torch
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../measure"))
 from measured_parts import count
 from source_model import folder_of, open_source
-from train_saap import capture, log, name_of, prompts_of, write_tensors
+from train_saap import capture, log, main, name_of, prompts_of, write_tensors
 
 SHARES = (0.05, 0.1, 0.2)
 
@@ -202,19 +202,5 @@ def run(a):
     log(f"{a.out}: {os.path.getsize(a.out)} bytes")
 
 
-def selftest(path):
-    files = []
-    for _ in range(2):
-        run(options(["--out", path, "--prompts", "2", "--tokens", "512", "--bits", "32", "--sink", "16", "--window", "32", "--steps", "5"]))
-        with open(path, "rb") as file:
-            files.append(file.read())
-    if files[0] != files[1]:
-        sys.exit("train_bits: two runs with one seed wrote different files")
-
-
 if __name__ == "__main__":
-    arguments = options(sys.argv[1:])
-    if arguments.selftest:
-        selftest(arguments.out)
-    else:
-        run(arguments)
+    main(options, run, "--prompts 2 --tokens 512 --bits 32 --sink 16 --window 32 --steps 5".split())

@@ -408,20 +408,20 @@ def run(a):
     log(f"{a.out}: {os.path.getsize(a.out)} bytes")
 
 
-def selftest(path):
+def main(options, run, small):
+    """The program. options: parses arguments; run: makes the file a.out. With --selftest: two runs with the arguments `small` write equal files."""
+    a = options(sys.argv[1:])
+    if not a.selftest:
+        return run(a)
     files = []
     for _ in range(2):
-        run(options(["--out", path, "--prompts", "3", "--tokens", "512", "--buckets", "16", "--width", "16", "--window", "100", "--back", "32",
-                     "--iterations", "3", "--queries", "100", "--steps", "10", "--batch", "64", "--dense-layers", "3", "--device", "cpu"]))
-        with open(path, "rb") as file:
+        run(options(["--out", a.out, *small]))
+        with open(a.out, "rb") as file:
             files.append(file.read())
     if files[0] != files[1]:
-        sys.exit("train_saap: two runs with one seed wrote different files")
+        sys.exit(f"{os.path.basename(sys.argv[0])}: two runs with one seed wrote different files")
 
 
 if __name__ == "__main__":
-    arguments = options(sys.argv[1:])
-    if arguments.selftest:
-        selftest(arguments.out)
-    else:
-        run(arguments)
+    main(options, run, "--prompts 3 --tokens 512 --buckets 16 --width 16 --window 100 --back 32 --iterations 3 --queries 100 --steps 10 --batch 64 "
+                       "--dense-layers 3 --device cpu".split())
