@@ -1,7 +1,8 @@
 // base/shared_comm.c - see shared_comm.h.
 //
-// Each rank has two slots in the shared memory, which it fills in turns. A rank writes a slot again after the next barrier but
-// one, which every rank reaches only after it has read the slot. So an exchange needs one barrier.
+// Each rank has two slots in the shared memory, which it fills in turns: exchange k + 2 fills the slot of exchange k again. A
+// rank arrives at the barrier of exchange k + 1 only after it has read the slots of exchange k. So an exchange needs one
+// barrier.
 #include "base/shared_comm.h"
 
 #include <errno.h>

@@ -634,10 +634,11 @@ template <int DIM, bool FP8, int SETS> struct attention {
         add_values(x, masses);
     }
 
-    // The same for a tile in which a row of the run ends before the last one (bf16). Each row of the run that has columns of
-    // the set gets products of its own, in which the rows of V that it may not see are 0, and keeps its columns of them. first:
-    // column of the set. The path begins with the scores, because a branch before the products alone costs every tile up to 5%.
-    // It adds 0.4 to 0.9 us to a launch: 5 rows of 1 x 30k take 53.1 us, and 52.2 without it (H200, 1 December 2026).
+    // The same for a tile in which a row of the run ends before the last one (bf16). For each row of the run that has columns
+    // in this set, the products are computed with 0 for the rows of V that it may not see. The row keeps only its own columns
+    // of these products. first: the first column of the set. The path begins with the scores, because a branch before the
+    // products alone costs every tile up to 5%. The path adds 0.4 to 0.9 us to a launch: 5 rows of 1 x 30k take 53.1 us, and
+    // 52.2 without it (H200, 1 December 2026).
     __device__ __forceinline__ void add_last_tile(const char *k, float scale, const tile_info &info, int n_rows, int first,
                                                   int n_columns, int group) {
         const int row = V_ROWS * (threadIdx.x % 4) + BLOCK_ROWS * warp_of_set<SETS>(),

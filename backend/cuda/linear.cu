@@ -53,7 +53,7 @@ __device__ __forceinline__ uint4 load_shared(uint32_t at) {
 
 // The weights of one warp in flight: STAGES of its chunks. The order of fetches is the order of use: for each TILES tiles, for
 // each chunk of the warp, for each of these tiles. Only one warp fills and reads a ring, so no warp waits for another warp.
-template <sl_linear_end END, int STAGES> struct ring {
+template <sl_linear_end END, int N_STAGES> struct ring {
     const sl_cuda_linear &p;
     const int lane, first_chunk, end_chunk, end; // `end`: the tile after the last one
     const uint32_t stages;                       // address in shared memory
@@ -88,7 +88,7 @@ template <sl_linear_end END, int STAGES> struct ring {
                 const bool exists = k < p.n_in && r + 2 * second < (s < 4 ? rows.n_lo : rows.n_hi);
                 copy_16(to + 2 * s * PITCH, (s < 4 ? lo : hi) + (size_t)r * p.n_in, exists, policy);
             }
-            fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
+            fill_stage = fill_stage + 1 == N_STAGES ? 0 : fill_stage + 1;
             if (++i == n) {
                 i = 0;
                 if (++chunk == end_chunk) {
@@ -103,7 +103,7 @@ template <sl_linear_end END, int STAGES> struct ring {
 
     // Waits for the oldest stage and reads it. w[0], w[1]: rows g and g + 8 of the tile; 8 elements per lane and step.
     __device__ __forceinline__ void next(uint4 (&w)[2][STEPS]) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        asm volatile("cp.async.wait_group %0;" ::"n"(N_STAGES - 1) : "memory");
         __syncwarp(); // the copies of the other lanes have also landed
         const int g = lane / 4, t = lane % 4;
         const uint32_t row = stages + read_stage * STAGE + (g / 4 * 4 + g % 2 * 2 + g / 2 % 2) * PITCH + t * 16;
@@ -112,7 +112,7 @@ template <sl_linear_end END, int STAGES> struct ring {
             w[0][s] = load_shared(row + s * STEP * 2);
             w[1][s] = load_shared(row + s * STEP * 2 + 8 * PITCH);
         }
-        read_stage = read_stage + 1 == STAGES ? 0 : read_stage + 1;
+        read_stage = read_stage + 1 == N_STAGES ? 0 : read_stage + 1;
     }
 
     // Fetches a chunk into the stage that next() has just read.
@@ -208,9 +208,9 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
     extern __shared__ __align__(128) char shared[];
     __shared__ size_t kv_row[SL_LINEAR_ROWS];
     __shared__ float factor[SL_LINEAR_ROWS];
-    const float4 *parts = (const float4 *)(shared + WARPS * STAGES<NT> * STAGE);
+    float4 *parts = (float4 *)(shared + WARPS * STAGES<NT> * STAGE);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    float4 *own_parts = (float4 *)parts + warp * TILES * NT * 32 + lane;
+    float4 *own_parts = parts + warp * TILES * NT * 32 + lane;
     const int n_chunks = (p.n_in + CHUNK - 1) / CHUNK;
     // The two leaves of this warp are the chunks from first_chunk to second_leaf, and from there to end_chunk.
     const int first_chunk = n_chunks * warp / WARPS, end_chunk = n_chunks * (warp + 1) / WARPS;

@@ -10,7 +10,7 @@
 // | find_blocks  | block masses give the total, running sums (cum), and a lower bound of kappa (find_bounds)          |
 // | collect_rows | rows above the bound, the candidates, with their exact sizes, from few blocks                      |
 // | solve_found  | repeats the split into heavy and light over the candidates, in registers                           |
-// | solve_marked | the same where the candidates are too many: it marks the heavy rows (take_marked.cuh)              |
+// | solve_marked | where the candidates are too many: makes the same split, and marks the heavy rows (take_marked.cuh) |
 // | row_of_turn  | heavy rows, then light draws: a threshold on light sizes, moved by the heavy rows before it to all sizes |
 //
 // Worked head: n_kv 32768, S = 128, 256 threads. Each thread has 4 of 1024 blocks. The block masses lie in shared memory.

@@ -217,9 +217,9 @@ __device__ void take_all_begin(take_space *s, int thread) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + place_of(b) * 8), "l"(mass + b) : "memory");
 }
 
-// Inclusive scan of x over the threads, and the sum of all. The function has only one barrier, so `turn` must alternate between
-// 0 and 1 from call to call.
-__device__ uint64_t scan_takers(take_space *s, int turn, int thread, uint64_t x, uint64_t *all) {
+// Inclusive scan of x over the threads. The function has only one barrier, so `turn` must alternate between 0 and 1 from call
+// to call.
+__device__ uint64_t scan_takers(take_space *s, int turn, int thread, uint64_t x) {
     int lane = thread % 32, warp = thread / 32;
     x = sl_scan_lanes(x, lane);
     if (lane == 31) s->scan[turn][warp] = x;
@@ -230,7 +230,6 @@ __device__ uint64_t scan_takers(take_space *s, int turn, int thread, uint64_t x,
         if (i == warp) x += sum;
         sum += s->scan[turn][i];
     }
-    *all = sum;
     return x;
 }
 
@@ -249,10 +248,10 @@ __device__ uint64_t each_of_block(uint64_t each, int b, int n) {
     return each > 0 ? each * (uint64_t)max(min(n - b * BLOCK, (int)BLOCK), 0) : 0;
 }
 
-// Size of the lane's row of block b. before: in-block mass before the row. mass: mass of the row. Sizes are differences of
-// global masses, as on the CPU.
-__device__ uint64_t size_between(const size_view &z, int shift, uint64_t before, uint64_t mass, bool there) {
-    return to_global(before + mass, shift) - to_global(before, shift) + (there ? z.each : 0);
+// Size of a row. before: in-block mass before the row. mass: mass of the row. Sizes are differences of global masses, as on the
+// CPU.
+__device__ uint64_t size_between(const size_view &z, int shift, uint64_t before, uint64_t mass) {
+    return to_global(before + mass, shift) - to_global(before, shift) + z.each;
 }
 
 // stored_piece loads the data of sizes 8 i .. 8 i + 7 of block b. sizes_of returns these sizes as bf16. packed: the block's

@@ -87,7 +87,7 @@ __device__ lane_row row_of_lane(const size_view &z, const lane_rows &x, int i) {
         if (j < i) before += x.mass[j];
         if (j == i) mass = x.mass[j];
     }
-    return {to_global(before, x.shift), size_between(z, x.shift, before, mass, true)};
+    return {to_global(before, x.shift), size_between(z, x.shift, before, mass)};
 }
 
 // ---- blocks that can have large rows ----
@@ -247,10 +247,10 @@ template <typename Visit> __device__ void each_mark(const take_space *s, int thr
 // entries of `cum`.
 __device__ void number_rows(take_space *s, int thread) {
     int in_entry = (1 << s->sizes.shift) - 1;
-    uint64_t light = 0, n = 0, all;
+    uint64_t light = 0, n = 0;
     each_mark(s, thread, [&](int, const block_mark &x, uint64_t own) { light += own, n += x.heavy; });
-    light = scan_takers(s, 0, thread, light, &all) - light;
-    uint32_t before = (uint32_t)(scan_takers(s, 1, thread, n, &all) - n);
+    light = scan_takers(s, 0, thread, light) - light;
+    uint32_t before = (uint32_t)(scan_takers(s, 1, thread, n) - n);
     each_mark(s, thread, [&](int b, const block_mark &x, uint64_t own) {
         if ((b & in_entry) == 0) s->cum[b >> s->sizes.shift] = light, s->marked.heavy[b >> s->sizes.shift] = before;
         store_mark(s, b, {light, before, x.mask});
