@@ -11,7 +11,8 @@
     X(bernoulli) X(bernoulli_group)                                                             \
     X(streaming) X(topk) X(topp) X(quest) X(magicpig) X(saap) X(saap_kmeans)         \
     X(saap_is) X(vattention) X(random)                                                          \
-    X(sample) X(vertical_slash) X(xattention) X(threshold) X(oracle)
+    X(sample) X(vertical_slash) X(xattention) X(threshold) X(oracle)                           \
+    X(bigbird) X(hash_sparse) X(hyperattention)
 // clang-format on
 
 #define DECLARE(NAME) extern const sl_attn_method sl_method_##NAME;

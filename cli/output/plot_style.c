@@ -52,6 +52,9 @@ const cli_plot_style cli_plot_styles[] = {
     {"xattention",       0x1e5bff, DOWN,          SOLID},
     {"threshold",        0xffb000, PENTAGON,      SOLID},
     {"oracle",           0x404040, STAR,          DASHED},
+    {"bigbird",          0x7cae00, SQUARE,        SOLID},
+    {"hash-sparse",      0xc77cff, DIAMOND,       SOLID},
+    {"hyperattention",   0x00a5b5, OPEN_PENTAGON, SOLID},
     // peers: dashed, with open markers
     {"cuDNN",            0xc08a00, OPEN_UP,       DASHED},
     {"FlashAttention-3", 0xa0307a, OPEN_CIRCLE,   DASHED},

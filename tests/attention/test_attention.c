@@ -156,9 +156,10 @@ static void refusals(void) {
 }
 
 static void phases(void) {
-    static const char *const want[][2] = {{"dense", "decode, prefill"}, {"streaming", "decode, prefill"},
-                                          {"santa-pps", "decode"},      {"sample", "prefill"},
-                                          {"threshold", "prefill"},     {"oracle", "prefill"}};
+    static const char *const want[][2] = {
+        {"dense", "decode, prefill"}, {"streaming", "decode, prefill"}, {"santa-pps", "decode"},
+        {"sample", "prefill"},        {"threshold", "prefill"},         {"oracle", "prefill"},
+        {"bigbird", "prefill"},       {"hash-sparse", "prefill"},       {"hyperattention", "prefill"}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         sl_attn_spec spec = parse(want[i][0]);
         CHECK_STR(sl_attn_phases(spec.method), want[i][1]);

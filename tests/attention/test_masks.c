@@ -175,6 +175,15 @@ static const char *const methods[] = {
     "streaming:sink=0:window=1",
     "streaming:sink=129:window=128",
     "streaming:sink=128:window=129",
+    "bigbird",
+    "bigbird:local=0.2:global=0:random=1",
+    "bigbird:local=0:global=0.15:random=100",
+    "hash-sparse",
+    "hash-sparse:buckets=2",
+    "hash-sparse:buckets=128",
+    "hyperattention:bucket=128:columns=0:dense=128",
+    "hyperattention:bucket=200:columns=129:dense=300",
+    "hyperattention:bucket=1000:columns=256:dense=128",
 };
 enum { N_METHODS = sizeof methods / sizeof *methods };
 
@@ -194,9 +203,9 @@ static void definitions(void) {
 
 static void long_segment(void) {
     static const char *const some[] = {"sample:alpha_c=0.5:alpha_s=0.5:chunk_n=3", "vertical-slash:columns=50:slashes=50",
-                                       "xattention:threshold=0.3"};
+                                       "xattention:threshold=0.3", "bigbird", "hyperattention"};
     segment s = segment_new(1, 1, 16, 40, 5003, test_seed);
-    for (int k = 0; k < 3; k++) check_mask(&s, some[k]);
+    for (int k = 0; k < 5; k++) check_mask(&s, some[k]);
     segment_free(&s);
 }
 
@@ -270,6 +279,34 @@ static void structure(void) {
     s = planted(WHOLE_BLOCKS); // the slash crosses one key block of each query block
     check_mask(&s, "vertical-slash:columns=0:slashes=1");
     CHECK(!sl_mask_has(sl_mask_row(&s.mask, 1, 20), 12) && sl_mask_has(sl_mask_row(&s.mask, 1, 20), 13));
+    segment_free(&s);
+}
+
+// Queries that meet one key of their direction among zeros: the key's block has the most pairs.
+static void hashed(void) {
+    segment s = planted(OFFSET);
+    segment_mask(&s, "hash-sparse");
+    for (int i = COLUMN / 128; i < s.mask.n; i++)
+        if (!sl_mask_has(sl_mask_row(&s.mask, 2, i), COLUMN / 128)) FAIL("query block %d lacks the column", i);
+    CHECK(sl_mask_count(&s.mask, 2) <= 3 * (uint64_t)s.mask.n);
+    segment_free(&s);
+}
+
+// bigbird's 2 random blocks of the 60 or more between the first block and the window: every one as often, over heads and query
+// blocks.
+static void random_blocks(void) {
+    enum { HEADS = 256, LAST = 63, N_RANDOM = 2 };
+    segment s = segment_new(HEADS, 1, 16, LAST * 128 - 5, 10, test_seed); // query blocks 62 and 63
+    int n[LAST + 1] = {0};
+    segment_mask(&s, "bigbird:local=0:global=0:random=2");
+    for (int head = 0; head < HEADS; head++) {
+        CHECK_INT(sl_mask_count(&s.mask, head), 2 * (2 + N_RANDOM)); // the sink, the diagonal and the random blocks
+        for (int i = LAST - 1; i <= LAST; i++)
+            for (int j = 1; j < i; j++) n[j] += sl_mask_has(sl_mask_row(&s.mask, head, i), j);
+    }
+    double mean = 2.0 * HEADS * N_RANDOM / (LAST - 1.5), chi = 0;
+    for (int j = 1; j < LAST - 1; j++) chi += (n[j] - mean) * (n[j] - mean) / mean;
+    if (!(chi > 30 && chi < 110)) FAIL("chi-square %.1f with about 60 degrees of freedom", chi); // 5 deviations up
     segment_free(&s);
 }
 
@@ -369,6 +406,8 @@ static const test_case cases[] = {
     {"long-segment", 0, long_segment},
     {"ties", 0, ties},
     {"structure", 0, structure},
+    {"hashed", 0, hashed},
+    {"random-blocks", 0, random_blocks},
     {"not-finite", 0, not_finite},
     {"far-scores", 0, far_scores},
     {"oracle-is-best", 0, oracle_is_best},

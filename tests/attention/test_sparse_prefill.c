@@ -261,8 +261,14 @@ static void not_a_number(void) {
 
 // The rows of a method's mask lose what the mask leaves out: the error is at most 2 max |v| times the lost share.
 static void from_proposal(void) {
-    static const char *const methods[] = {"sample:alpha_c=0.5:alpha_s=0.5", "vertical-slash:columns=3:slashes=3",
-                                          "xattention:threshold=0.5", "oracle:density=0.3", "streaming:window=100"};
+    static const char *const methods[] = {"sample:alpha_c=0.5:alpha_s=0.5",
+                                          "vertical-slash:columns=3:slashes=3",
+                                          "xattention:threshold=0.5",
+                                          "oracle:density=0.3",
+                                          "streaming:window=100",
+                                          "bigbird",
+                                          "hash-sparse",
+                                          "hyperattention:bucket=128:columns=0:dense=128"};
     segment s = segment_new(4, 2, 64, 60, 700, test_seed);
     segment_attend(&s, NULL, NULL, s.n_tokens, NULL, NULL);
     float *dense = copy_out(&s), most = 0;
@@ -272,7 +278,7 @@ static void from_proposal(void) {
             for (int d = 0; d < 64; d++) norm += powf(sl_bf16_to_f32(ref_v_row(&s.c, 0, h, j)[d]), 2);
             most = fmaxf(most, sqrtf(norm));
         }
-    for (int k = 0; k < 5; k++) {
+    for (size_t k = 0; k < sizeof methods / sizeof *methods; k++) {
         segment_mask(&s, methods[k]);
         sl_mask_args args = segment_args(&s, NULL);
         segment_attend(&s, &s.mask, NULL, 300, NULL, NULL);

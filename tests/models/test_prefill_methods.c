@@ -113,8 +113,11 @@ static void check_sparse_chunks(const char *device, const char *cache) {
                                           "streaming:window=130",
                                           "xattention:threshold=0.5",
                                           "threshold:lambda=0.3",
-                                          "oracle:density=0.5"};
-    int n_methods = device ? 3 : 6; // a GPU offers the first three
+                                          "oracle:density=0.5",
+                                          "bigbird:local=0.1:global=0.1:random=1",
+                                          "hash-sparse",
+                                          "hyperattention:bucket=128:columns=0:dense=128"};
+    int n_methods = device ? 3 : 9; // a GPU offers the first three
     static const int chunks[] = {1024, 200, 128};
     model_fixture r[3];
     for (int c = 0; c < 3; c++) r[c] = open_with(device, cache, chunks[c]);
@@ -193,9 +196,9 @@ static void gpu_densities(void) {
 }
 
 static void gpu_refused(void) {
-    static const char *const methods[] = {"oracle", "xattention", "threshold"};
+    static const char *const methods[] = {"oracle", "xattention", "threshold", "bigbird", "hash-sparse", "hyperattention"};
     model_fixture r = open_on("cuda", 512);
-    for (int m = 0; m < 3; m++) {
+    for (int m = 0; m < 6; m++) {
         sl_attn_spec spec;
         sl_attn_plan plan;
         char want[128];

@@ -1,6 +1,7 @@
 // tests/support/mask_reference.c - see mask_reference.h.
 #include "tests/support/mask_reference.h"
 #include "attention/prefill/integer_softmax.h"
+#include "tests/support/mask_patterns.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -322,15 +323,32 @@ static void streaming(naive *x, int head) {
             if (key < sink || query - key < window) add(x, head, query / 128, key / 128);
 }
 
+static void pattern(naive *x, int head, void (*keep_blocks)(const segment *, const sl_attn_spec *, int, int, char *)) {
+    for (int i = x->m.first; i < x->m.first + x->m.n; i++) {
+        char keep[256] = {0};
+        keep_blocks(x->s, &x->spec, head, i, keep);
+        for (int j = 0; j <= i; j++)
+            if (keep[j]) add(x, head, i, j);
+    }
+}
+
+static void bigbird(naive *x, int head) {
+    pattern(x, head, naive_bigbird);
+}
+static void hash_sparse(naive *x, int head) {
+    pattern(x, head, naive_hash_sparse);
+}
+static void hyperattention(naive *x, int head) {
+    pattern(x, head, naive_hyperattention);
+}
+
 void naive_mask(segment *s, const char *method, uint64_t *bits, int32_t *kept) {
     static const struct {
         const char *name;
         void (*fn)(naive *x, int head);
-    } methods[] = {{"sample", sample},
-                   {"vertical-slash", vertical_slash},
-                   {"xattention", xattention},
-                   {"oracle", oracle},
-                   {"streaming", streaming}};
+    } methods[] = {{"sample", sample},           {"vertical-slash", vertical_slash}, {"xattention", xattention},
+                   {"oracle", oracle},           {"streaming", streaming},           {"bigbird", bigbird},
+                   {"hash-sparse", hash_sparse}, {"hyperattention", hyperattention}};
     naive x = {.s = s, .m = s->mask, .kept = kept};
     CHECK_OK(sl_attn_parse(method, &x.spec, &err), err);
     x.m.bits = bits;
