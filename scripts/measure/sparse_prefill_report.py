@@ -36,6 +36,9 @@ DEFAULTS = {
     "xattention": {"threshold": "0.9"},
     "threshold": {"lambda": "1e-06"},
     "oracle": {"density": "0.1"},
+    "bigbird": {"local": "0.08", "global": "0.08"},
+    "hash-sparse": {"buckets": "16"},
+    "hyperattention": {"dense": "4096"},
 }
 FAMILIES = tuple(DEFAULTS)
 
