@@ -22,8 +22,8 @@ Parts (LEN is a length of --lengths, GROUP a group of methods):
                              the density that tune chose at the first of --lengths (tuned; left out without a choice), and by sample
     kernels, dense-kernel    only on a GPU: times of attention with masks, of the masks, and of dense attention (sleigh bench attn)
 
-Groups: masks, chunks (sample by alpha and chunk_n), threshold, oracle, baselines (of SampleAttention's paper). Groups without a GPU version run on the CPU on every machine:
-leave them out with --groups where the lengths are too long for a CPU.
+Groups: masks, xattention, chunks (sample by alpha and chunk_n), threshold, oracle, baselines (the other methods of SampleAttention's paper).
+Groups without a GPU version run on the CPU on every machine: leave them out with --groups where the lengths are too long for a CPU.
 
 The inputs of the prose model are those of `scripts/measure/prose_results.py --part inputs`, up to 32k tokens. Inputs of the embedded model
 are made if they are missing. Each part writes one JSON to --results (measured_parts.py)."""
@@ -49,8 +49,7 @@ METHODS = {
                "sample:alpha_c=0.95:alpha_s=0.95:chunk_n={2,4,6}"],
     "threshold": ["threshold:lambda={1e-6,1e-3,1e-2,0.1,0.5}"],
     "oracle": ["oracle:density={0.05,0.1,0.2,0.4}"],
-    "baselines": ["bigbird:local=0.04:global=0.04", "bigbird", "bigbird:local=0.16:global=0.16", "hash-sparse:buckets={4,16}",
-                  "hyperattention:dense={512,1024,4096}"],
+    "baselines": ["bigbird", "hash-sparse:buckets={4,16}", "hyperattention:dense={512,2048}"],
 }
 SCORE_METHODS = {
     "masks": ["sample:alpha_c=0.5:alpha_s=0.5", "sample:alpha_c=0.8:alpha_s=0.8", "sample:alpha_c=0.9:alpha_s=0.9",
@@ -60,7 +59,7 @@ SCORE_METHODS = {
     "chunks": ["sample:alpha_c=0.8:alpha_s=0.8:chunk_n={2,4,6}", "sample:alpha_c=0.95:alpha_s=0.95:chunk_n={2,4,6}"],
     "threshold": ["threshold:lambda={1e-2,0.1,0.5}"],
     "oracle": ["oracle:density={0.05,0.1,0.2}"],
-    "baselines": ["bigbird", "hash-sparse", "hyperattention:dense={512,4096}"],
+    "baselines": ["bigbird", "hash-sparse", "hyperattention:dense={512,2048}"],
 }
 # Candidates of tune, the cheap ones first, and settings that answer the questions beside the choice of tune.
 CANDIDATES = "sample:alpha_c={0.3,0.4,0.5,0.7}:alpha_s={0.3,0.4,0.5,0.7}"

@@ -41,6 +41,7 @@ DEFAULTS = {
     "hyperattention": {"dense": "4096"},
 }
 FAMILIES = tuple(DEFAULTS)
+PAPERS_ALPHA = ("sample:alpha_c=0.95", "sample:alpha_c=0.95:alpha_s=0.95", "sample")  # 0.95 and 0.95, one chunk, as methods are named
 
 
 # ---- methods ----
@@ -359,6 +360,24 @@ def estimates(page, kept):
                 "heads: estimate too high", "largest excess, points"], body)
 
 
+def densities(page, kept):
+    """The spread over heads, of `sample` with the paper's alpha."""
+    body = []
+    for model in MODELS:
+        for size, rows in kept.methods(f"tokens-{model}").items():
+            for row in rows:
+                found = sorted(heads(row, "density"))
+                if found and row["method"] in PAPERS_ALPHA:
+                    layers = [statistics.fmean(layer) for layer in row["heads"]["density"]]
+                    body.append([MODELS[model].split(",")[0], size, percent(row["prefill_density"]), percent(found[0]), percent(statistics.median(found)),
+                                 percent(found[-1]), percent(min(layers)), percent(max(layers))])
+    if body:
+        page.say("## Density of heads and layers")
+        page.say(f"`sample` with the paper's setting ({label(PAPERS_ALPHA[0])}), in percent of the blocks of a head. The commands are those of the next tokens.")
+        page.table(["model", "tokens", "all heads", "least of a head", "median head", "largest of a head", "least mean of a layer", "largest mean of a layer"],
+                   body)
+
+
 def cells_of(rows, value):
     """{(alpha, chunk_n): value(row)} of `sample` with alpha_c = alpha_s."""
     out = {}
@@ -460,6 +479,7 @@ def report(kept, args):
     first_token(page, kept)
     picture(page, kept, args)
     estimates(page, kept)
+    densities(page, kept)
     chunks(page, kept)
     scores(page, kept)
     next_tokens(page, kept)

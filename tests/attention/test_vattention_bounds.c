@@ -3,6 +3,7 @@
 // limit theorem exceeds delta on both kinds of heavy tails.
 #include "attention/budgets/bernstein.h"
 #include "attention/stages/stages.h"
+#include "base/quantile.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"
 #include "tests/support/draw_inputs.h"
@@ -191,6 +192,73 @@ static void bounds(void) {
     if (SCALE == 1) CHECK(missed >= 1); // the caution of the method states this; a quarter of the runs cannot show it
 }
 
+// ---- the variances that a base sample states ----
+
+typedef struct variances {
+    int n;         // rows of the residual
+    double of[2];  // denominator: variance of e^s / D; numerator: trace of the covariance of e^s v, / |N|^2
+    double fourth; // kurtosis of e^s
+} variances;
+
+// Of the rows that the last draw did not take for certain.
+static variances residual_of(const fixture *b) {
+    double e = 0, squares = 0, cubes = 0, fourths = 0, ev_squares = 0, ev[DIM] = {0}, ev_norm = 0, norm = 0;
+    char fixed[N] = {0};
+    variances x = {0};
+    for (int i = 0; i < b->head.draws.n; i++) fixed[b->head.draws.row[i]] = b->head.draws.inv_pi[i] == 1;
+    for (int j = 0; j < N; j++) {
+        double own = b->e[j];
+        if (fixed[j]) continue;
+        x.n++, e += own, squares += own * own, cubes += pow(own, 3), fourths += pow(own, 4);
+        for (int d = 0; d < DIM; d++) {
+            double v = sl_bf16_to_f32(ref_v_row(&b->c, 0, 0, j)[d]);
+            ev[d] += own * v, ev_squares += own * own * v * v;
+        }
+    }
+    for (int d = 0; d < DIM; d++) ev_norm += ev[d] * ev[d], norm += b->N_all[d] * b->N_all[d];
+    x.of[0] = (squares - e * e / x.n) / (x.n - 1) / (b->D * b->D), x.of[1] = (ev_squares - ev_norm / x.n) / (x.n - 1) / norm;
+    x.fourth = sl_kurtosis(e, squares, cubes, fourths, x.n);
+    return x;
+}
+
+// Draws with an epsilon for which half of the residual is needed, and computes from the number of rows the variance that the
+// base sample stated. Prints the mean of |stated - true| / true.
+static void error_of_variance(fixture *b, double base, int verify) {
+    double z = sl_normal_quantile(1 - DELTA / 2), sum = 0, bias = 0, largest = 0;
+    int runs = 0;
+    for (int query = 0; query < QUERIES; query++) {
+        char attn[200];
+        snprintf(attn, sizeof attn, "vattention:top=0.05:base=%g:epsilon=1:delta=%g", base, DELTA);
+        fixture_query(b, attn, query);
+        fixture_draw(b, 1);
+        variances x = residual_of(b);
+        double epsilon = z * sqrt(x.n * x.of[verify]), n = x.n;
+        snprintf(attn, sizeof attn, "vattention:top=0.05:base=%g:epsilon=%.12g:delta=%g:verify=%s", base, epsilon, DELTA,
+                 verify ? "numerator" : "denominator");
+        fixture_query(b, attn, query);
+        for (int seed = 0; seed < 40 / SCALE; seed++, runs++) {
+            fixture_draw(b, (uint32_t)(test_seed + 1000 * query + seed));
+            double rows = b->report.budget - 0.5, stated = rows / (1 - rows / n) * pow(epsilon / (z * n), 2);
+            sum += fabs(stated / x.of[verify] - 1), bias += stated / x.of[verify] - 1;
+        }
+        largest = fmax(largest, x.fourth);
+    }
+    int m = (int)(base * (N * 0.95 - 256));
+    printf("      | %g | %d | %s | %.1f%% | %.1f%% |\n", base, m, verify ? "trace, numerator" : "variance, denominator",
+           100 * sum / runs, 100 * bias / runs);
+    CHECK(fabs(bias / runs) < 0.05);
+    CHECK(sum / runs < 1.2 * sqrt((largest + 1) / m)); // the standard error of a variance, with room for D
+}
+
+static void estimated_variances(void) {
+    static const double bases[] = {0.025, 0.05, 0.1};
+    fixture *b = fixture_open(1, 0, test_seed);
+    printf("      | base | rows | estimate | mean error | bias |\n");
+    for (int verify = 0; verify < 2; verify++)
+        for (int i = 0; i < 3; i++) error_of_variance(b, bases[i], verify);
+    fixture_close(b);
+}
+
 // Sums over a base sample of m of 100,000 rows: e has the mean 1e-5 and the mean square 1.5e-10, |v| = 8. 8 ev is the norm of
 // the mean of e v.
 static sl_bernstein base_sample(int m, double ev, double numerator, double most) {
@@ -294,6 +362,7 @@ static void kurtosis(void) {
 
 static const test_case cases[] = {
     {"bounds", 0, bounds},
+    {"estimated-variances", 0, estimated_variances},
     {"bernstein-rows", 0, bernstein_rows},
     {"bernstein-formula", 0, bernstein_formula},
     {"kurtosis", 0, kurtosis},
