@@ -7,27 +7,27 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
     SLOT = 1 << 20, // bytes that a rank sends at a time
     LINE = 64,      // bytes of a cache line
-    SPINS = 2000,   // looks at the barrier before a rank gives its core away
-    YIELDS = 2000,  // times that it gives the core away before it sleeps
-    SLEEP_NS = 100000,
+    SPINS = 2000,   // looks at the barrier before a rank sleeps
 };
 
 typedef struct shared { // zeros at the start
     _Alignas(LINE) _Atomic uint32_t n_arrived;
     _Alignas(LINE) _Atomic uint32_t turn; // grows with each barrier
+    _Atomic uint32_t n_asleep;            // ranks that sleep until `turn` grows, or are about to
     _Alignas(LINE) char slots[];          // [2][n][SLOT]
 } shared;
 
@@ -38,25 +38,30 @@ typedef struct shared_comm {
     int next; // which of its slots this rank fills next
 } shared_comm;
 
+// Sleeps until the barrier's turn is another one, or a signal comes. Both sides write one word and then read the other one, so
+// either the last rank sees that this one sleeps, or the kernel sees the new turn.
+static void sleep_at(shared *m, uint32_t turn) {
+    atomic_fetch_add(&m->n_asleep, 1);
+    syscall(SYS_futex, &m->turn, FUTEX_WAIT, turn, NULL, NULL, 0);
+    atomic_fetch_sub(&m->n_asleep, 1);
+}
+
 static void barrier(sl_comm *comm) {
     shared *m = ((shared_comm *)comm)->memory;
     uint32_t turn = atomic_load(&m->turn);
     if (atomic_fetch_add(&m->n_arrived, 1) + 1 == (uint32_t)comm->n) {
         atomic_store(&m->n_arrived, 0);
         atomic_store(&m->turn, turn + 1);
+        if (atomic_load(&m->n_asleep)) syscall(SYS_futex, &m->turn, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
         return;
     }
-    for (long i = 0; atomic_load_explicit(&m->turn, memory_order_acquire) == turn; i++) {
-        if (i < SPINS) {
+    for (int i = 0; i < SPINS; i++) { // ranks with cores of their own arrive within microseconds
+        if (atomic_load_explicit(&m->turn, memory_order_acquire) != turn) return;
 #if defined(__x86_64__)
-            __builtin_ia32_pause();
+        __builtin_ia32_pause();
 #endif
-        } else if (i < SPINS + YIELDS) {
-            sched_yield();
-        } else {
-            nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
-        }
     }
+    while (atomic_load(&m->turn) == turn) sleep_at(m, turn);
 }
 
 static char *slot_of(const shared_comm *c, int rank) {

@@ -108,8 +108,58 @@ void sl_drafter_free(sl_drafter *d) {
     free(d);
 }
 
+// Leaves steps out of the engine's statistics: called before them (back 0), and after them. saved: of e->stats.
+static void set_counts_aside(sl_engine *e, sl_attn_stats *saved, int back) {
+    const sl_attn_runner *attention = e->device.attention;
+    if (attention->set_aside) attention->set_aside(e, back);
+    *(back ? &e->stats : saved) = *(back ? saved : &e->stats);
+}
+
+// ---- warm-up ----
+
+// A pass of n_rows rows over sessions of one token, which have one token again after it.
+static int warm_pass(sl_session *const *sessions, int n_rows, sl_error *err) {
+    static const int32_t ids[1 + SL_MAX_DRAFT]; // the tokens do not matter
+    sl_engine *e = sessions[0]->engine;
+    int most = 1 + e->n_draft, n = (n_rows + most - 1) / most;
+    sl_run runs[n];
+    for (int i = 0; i < n; i++) // the first sessions have one row more
+        runs[i] = (sl_run){.session = sessions[i], .ids = ids, .n = n_rows / n + (i < n_rows % n)};
+    double start = sl_now_ms();
+    int rc = sl_decode_runs_claimed(runs, n, err);
+    if (!rc) sl_draft_costs_pass(&e->draft_costs, n_rows, sl_now_ms() - start);
+    for (int i = 0; !rc && i < n; i++) rc = sl_session_truncate(sessions[i], 1, err);
+    return rc;
+}
+
+int sl_drafts_warm_up(sl_engine *e, int n_sessions, sl_error *err) {
+    enum { MOST = 64 };
+    int n_free = e->device.pool.n_free, most, rc = 0, n = 0;
+    if (!e->device.backend->run_step || !e->n_draft || e->n_ctx < 2 + e->n_draft) return 0;
+    if (n_sessions > n_free) n_sessions = n_free; // a page for each
+    if (n_sessions < 1) return 0;
+    rc = sl_engine_claim(e, err);
+    if (rc) return rc;
+    most = n_sessions * (1 + e->n_draft) < MOST ? n_sessions * (1 + e->n_draft) : MOST;
+    sl_session *sessions[n_sessions];
+    sl_attn_stats saved;
+    set_counts_aside(e, &saved, 0);
+    for (; !rc && n < n_sessions; n += !rc) {
+        rc = sl_session_new(e, 0, &sessions[n], err);
+        if (!rc && (rc = sl_prefill_claimed(sessions[n], &(int32_t){0}, 1, NULL, err))) sl_session_free(sessions[n]);
+    }
+    for (int n_rows = 2; !rc && n_rows <= most; n_rows++)
+        for (int i = 0; !rc && i < 2; i++) rc = warm_pass(sessions, n_rows, err); // the second one counts
+    if (!rc) e->draft_rows = most;
+    while (n) sl_session_free(sessions[--n]);
+    set_counts_aside(e, &saved, 1);
+    sl_engine_release(e);
+    return rc;
+}
+
 int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err) {
     int rc = sl_draft_check_state(d->engine, &sl_session_plan(session)->methods, err);
+    if (!rc && d->engine->draft_rows <= d->spec.most) rc = sl_drafts_warm_up(d->engine, 1, err);
     if (rc) return rc;
     d->counts = (sl_draft_counts){0}, d->n_idle = 0;
     d->checked = sl_session_plan(session)->number, d->is_exact = 1;
@@ -303,13 +353,6 @@ static void add_cost(sl_draft_job *const *mine, int n, double ms) {
         if (mine[j]->n > 1)
             sl_draft_costs_method(&d->engine->draft_costs, d->methods[d->source - N_CLASSES].key, ms / n_drafts);
     }
-}
-
-// Leaves the steps that draft out of the engine's statistics: called before them (back 0), and after them. saved: of e->stats.
-static void set_counts_aside(sl_engine *e, sl_attn_stats *saved, int back) {
-    const sl_attn_runner *attention = e->device.attention;
-    if (attention->set_aside) attention->set_aside(e, back);
-    *(back ? &e->stats : saved) = *(back ? saved : &e->stats);
 }
 
 // wanted: [n] drafts of the jobs. Fills ids of the jobs whose drafts come from a method: of the draft model, or of `self`. What

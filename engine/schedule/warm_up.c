@@ -1,4 +1,5 @@
 // engine/schedule/warm_up.c - sl_scheduler_warm_up: what the first jobs on a device would wait for.
+#include "engine/draft/draft.h"
 #include "engine/engine_internal.h"
 #include "engine/schedule/scheduler_internal.h"
 
@@ -43,6 +44,7 @@ int sl_scheduler_warm_up(sl_scheduler *s, sl_error *err) {
     if (!rc) rc = run_steps(sessions, n, 0, err);
     if (!rc && e->plans.of_engine->n_splits) rc = run_steps(sessions, n, 1, err);
     while (n) sl_session_free(sessions[--n]);
+    if (!rc) rc = sl_drafts_warm_up(e, most, err);
     sl_engine_reset_stats(e);
     return rc;
 }

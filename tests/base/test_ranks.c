@@ -1,6 +1,8 @@
-// tests/base/test_ranks.c - strings between ranks. Each case runs this program again, as several ranks that run the same case.
+// tests/base/test_ranks.c - strings and shared memory between ranks. Each case runs this program again, as several ranks that
+// run the same case.
 #include "base/ranks.h"
 #include "base/clock.h"
+#include "base/shared_comm.h"
 #include "tests/support/mpirun.h"
 #include "tests/support/run_cli.h"
 
@@ -120,6 +122,37 @@ static void barrier(void) {
     CHECK_OK(sl_ranks_close(ranks, &err), err);
 }
 
+static float number_of(int rank, size_t i) {
+    return (float)(i % 9973) + 10000.0f * (float)rank;
+}
+
+// Around the size of a slot (262,144 floats), and many small exchanges in which one rank after the other comes late, so that
+// the others sleep.
+static void shared_memory(void) {
+    enum { N = 4, LATE = 40 };
+    static const size_t sizes[] = {1, 262144, 262145, 600001};
+    static float part[600001], all[N * 600001];
+    sl_comm *comm;
+    if (!is_rank("shared_memory", N)) return;
+    CHECK_OK(sl_shared_comm_open(ranks, 0, N, &comm, &err), err);
+    CHECK_INT(comm->rank, sl_ranks_rank(ranks));
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes + LATE; k++) {
+        size_t n = k < sizeof sizes / sizeof *sizes ? sizes[k] : 7;
+        if (n == 7 && k % N == (size_t)comm->rank) usleep(5000);
+        for (size_t i = 0; i < n; i++) part[i] = number_of(comm->rank, i + k);
+        comm->all_gather(comm, part, n, all);
+        for (int r = 0; r < N; r++)
+            for (size_t i = 0; i < n; i++)
+                if (all[(size_t)r * n + i] != number_of(r, i + k)) FAIL("exchange %zu: float %zu of rank %d", k, i, r);
+        comm->broadcast(comm, part, n * sizeof *part);
+        for (size_t i = 0; i < n; i++)
+            if (part[i] != number_of(0, i + k)) FAIL("broadcast %zu: float %zu", k, i);
+    }
+    CHECK_OK(sl_ranks_barrier(ranks, &err), err);
+    sl_shared_comm_close(comm);
+    CHECK_OK(sl_ranks_close(ranks, &err), err);
+}
+
 static void one_process(void) {
     CHECK_INT(sl_ranks_rank(NULL), 0);
     CHECK_INT(sl_ranks_n(NULL), 1);
@@ -127,10 +160,8 @@ static void one_process(void) {
     CHECK_OK(sl_ranks_close(NULL, &err), err);
 }
 
-static const test_case cases[] = {{"strings", NEEDS_NOTHING, strings},
-                                  {"order", NEEDS_NOTHING, order},
-                                  {"barrier", NEEDS_NOTHING, barrier},
-                                  {"one_process", NEEDS_NOTHING, one_process},
-                                  {0}};
+static const test_case cases[] = {{"strings", NEEDS_NOTHING, strings},         {"order", NEEDS_NOTHING, order},
+                                  {"barrier", NEEDS_NOTHING, barrier},         {"shared_memory", NEEDS_NOTHING, shared_memory},
+                                  {"one_process", NEEDS_NOTHING, one_process}, {0}};
 extern const test_suite suite_ranks;
 const test_suite suite_ranks = {"ranks", cases};

@@ -418,6 +418,36 @@ static void memory_on_gpu(void) {
     device = "cpu";
 }
 
+// The warm-up records and measures passes of 2 to 10 rows, and leaves sessions, pages and counts as they were.
+static void warm_up_on_gpu(void) {
+    double fixed, each;
+    sl_engine *e;
+    sl_session *s;
+    CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
+    CHECK_OK(
+        sl_engine_new(model, &(sl_engine_options){.n_ctx = 512, .n_sequences = 3, .n_draft = 4, .device = "cuda"}, &e, &err),
+        err);
+    int32_t *ids = test_ids(70, sl_model_n_vocab(model), test_seed);
+    CHECK_OK(sl_session_new(e, 0, &s, &err), err);
+    CHECK_OK(sl_prefill(s, ids, 69, NULL, &err), err);
+    CHECK_OK(sl_decode(&s, 1, ids + 69, &err), err);
+    int n_vocab = sl_model_n_vocab(model), n_free = e->device.pool.n_free;
+    uint64_t hash = sl_logits_hash(sl_session_last_logits(s), n_vocab), dense = sl_engine_attention_work(e).dense_bytes;
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    CHECK_OK(sl_session_truncate(s, 69, &err), err);
+    CHECK_OK(sl_decode(&s, 1, ids + 69, &err), err); // the row of its logits lies where the warm-up writes
+    dense *= 3;
+    CHECK_OK(sl_drafts_warm_up(e, 2, &err), err);
+    CHECK_INT(e->draft_rows, 10);
+    CHECK_INT(e->device.pool.n_free, n_free);
+    CHECK(sl_logits_hash(sl_session_last_logits(s), n_vocab) == hash);
+    CHECK_INT(sl_engine_attention_work(e).dense_bytes > dense * 0.95, 1);
+    CHECK_INT(sl_engine_attention_work(e).dense_bytes < dense * 1.05, 1);
+    sl_draft_costs_line(&e->draft_costs, &fixed, &each);
+    CHECK(e->draft_costs.weight > 5 && fixed > 0.01 && fixed < 100 && each < fixed);
+    free(ids), sl_session_free(s), sl_engine_free(e), sl_model_free(model);
+}
+
 // A pass of several rows counts the reads of attention that single steps count.
 static void counts_on_gpu(void) {
     sl_attention_work work[2];
@@ -487,6 +517,7 @@ static const test_case cases[] = {
     GPU_CASE("rows-on-gpu", rows_on_gpu),
     GPU_CASE("same-generations-on-gpu", same_generations_on_gpu),
     GPU_CASE("draft-model-on-gpu", draft_model_on_gpu),
+    GPU_CASE("warm-up-on-gpu", warm_up_on_gpu),
     GPU_CASE("counts-on-gpu", counts_on_gpu),
     WHOLE_GPU_CASE("memory-on-gpu", memory_on_gpu),
     {0},
