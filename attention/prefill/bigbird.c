@@ -3,7 +3,7 @@
 // M. Zaheer, G. Guruganesh, A. Dubey, J. Ainslie, C. Alberti, S. Ontanon, P. Pham, A. Ravula, Q. Wang, L. Yang, A. Ahmed: Big
 // Bird: Transformers for Longer Sequences, arXiv:2007.14062, section 2 (the three parts) and appendix D (blocks). The defaults
 // of window and global keys are those of SampleAttention's comparison (arXiv:2406.15486, section 5.1: a window of 8%, global
-// keys of 8%); it states no number of random keys, so ours is the 3 blocks of BigBird's appendix E.
+// keys of 8%). The comparison states no number of random keys, so ours is 3 blocks, as in BigBird's published models.
 //
 // Differences: the window has only the keys before a query, because the attention is causal; a global token attends to all
 // keys before it, which are global too, so the global part is a set of columns; a block has 128 positions (BigBird: 64). The
