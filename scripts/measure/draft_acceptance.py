@@ -224,6 +224,15 @@ def picture_of(rows, model):
     return f"speculation{'' if model == 'prose' else '-' + model.split('-')[0].lower()}.svg"
 
 
+def where(rows):
+    """Lines about the devices of the rows, if there are several, and about the lengths that a table lacks."""
+    on_gpu = sorted({(r["model"], r["context"] // 1024) for r in rows if r["device"].startswith("cuda")})
+    text = [f"Measured on a GPU: {', '.join(f'{model} at {n}k' for model, n in on_gpu)}; the rest on CPUs."] if on_gpu else []
+    return text + ["The lengths of a table that are not powers of two, and those of the real model, have another place in the text where the answer begins. Prompts",
+                   "of more than 64k tokens are for the embedded model only (tiny), which was trained on needles alone; other lengths that a table lacks would take",
+                   "too long on a CPU."]
+
+
 def page():
     rows = load()
     n_same, n = sum(r["same"] for r in rows), sum(r["answers"] for r in rows)
@@ -235,8 +244,7 @@ def page():
             f"pass, at most {1 + N_DRAFTS}; passes at the end of an answer or of a page have fewer drafts. Most cells have 40 to 110 passes,",
             "so a share has a standard error of up to 6%. int4: drafts also read copies of the weights in 4 bits.",
             f"{n_same} of {n} answers have the text, the ids and the logits of plain decoding.",
-            "128k tokens were not measured: only the embedded model takes so many, and its prefill on a shared CPU would take too long. Other lengths that",
-            "a table lacks were left out for the same reason.", ""]
+            *where(rows), ""]
     for model in dict.fromkeys(r["model"] for r in rows):
         own, picture = [r for r in rows if r["model"] == model], picture_of(rows, model)
         flags = own[0]["flags"]

@@ -308,7 +308,7 @@ static void sizes_of_blocks(void) {
 }
 
 static const test_case cases[] = {
-    {"layers", 0, layers},
+    {"layers", NEEDS_SPEED, layers},
     {"heads", 0, heads},
     {"central-limit", 0, central_limit},
     {"standard-errors", 0, standard_errors},

@@ -458,7 +458,7 @@ static const test_case cases[] = {
     {"short-contexts", 0, short_contexts},
     {"controllers-reach-their-aims", 0, case_controllers_reach_their_aims},
     {"misses-go-dense", 0, misses_go_dense},
-    {"budgets-lag", 0, budgets_lag},
+    {"budgets-lag", NEEDS_SPEED, budgets_lag},
     {"means-of-steps", NEEDS_SPEED, means_of_steps},
     {"first-steps", 0, first_steps},
     {"later-steps", NEEDS_SPEED, later_steps},

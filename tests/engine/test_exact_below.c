@@ -359,7 +359,7 @@ static void observe_on_gpu(void) {
 static const test_case cases[] = {{"rule", 0, rule},
                                   {"table", 0, table},
                                   {"call", 0, call},
-                                  {"engines", 0, engines_on_cpu},
+                                  {"engines", NEEDS_SPEED, engines_on_cpu},
                                   {"engines-on-gpu", NEEDS_GPU, engines_on_gpu},
                                   {"observe", 0, observe_on_cpu},
                                   {"observe-on-gpu", NEEDS_GPU, observe_on_gpu},

@@ -667,7 +667,7 @@ static void tree(void) {
 }
 
 static const test_case cases[] = {
-    {"alone-or-not", NEEDS_NOTHING, alone_or_not},
+    {"alone-or-not", NEEDS_SPEED, alone_or_not},
     GPU_CASE("alone-or-not-on-gpu", alone_or_not_on_gpu),
     GPU_CASE("together-on-gpu", together_on_gpu),
     GPU_CASE("warm-up-on-gpu", warm_up_on_gpu),

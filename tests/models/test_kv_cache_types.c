@@ -321,7 +321,7 @@ static void refusals(void) {
 }
 
 static const test_case cases[] = {
-    {"equal-bits", 0, equal_bits},
+    {"equal-bits", NEEDS_SPEED, equal_bits},
     {"close-to-bf16", 0, close_to_bf16},
     {"memory", 0, memory},
     {"refusals", 0, refusals},

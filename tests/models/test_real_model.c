@@ -408,7 +408,7 @@ static const test_case cases[] = {
     {"logits", 0, last_logits},
     {"int16-logits", 0, int16_logits},
     {"int8-logits", 0, int8_logits},
-    {"greedy-texts", 0, greedy_texts},
+    {"greedy-texts", NEEDS_SPEED, greedy_texts},
     {"chat", 0, chat_of_three_turns},
     {"every-method", 0, every_method},
     {"errors-of-heads", 0, errors_of_heads},
