@@ -47,6 +47,7 @@ static const char *const specs[] = {
     "random:S=100",
     "vattention:epsilon=0.2",
     "vattention:epsilon=0.2:predictor=quest",
+    "vattention:epsilon=0.2:predictor=int4",
     "saap:l=3:window=100:dense-layers=0",
     "saap-kmeans:l=3:window=100:dense-layers=0:rope=1",
     "saap-is:S=64:l=3:window=100:dense-layers=0",

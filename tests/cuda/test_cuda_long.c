@@ -25,7 +25,8 @@ static const char *const specs[] = {"santa:S=128",
                                     "quest:tokens=2048",
                                     "random:S=200",
                                     "vattention:epsilon=0.3:base=0.002:top=0.002",
-                                    "vattention:epsilon=0.3:base=0.002:top=0.002:predictor=quest"};
+                                    "vattention:epsilon=0.3:base=0.002:top=0.002:predictor=quest",
+                                    "vattention:epsilon=0.3:base=0.002:top=0.002:predictor=int4"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 // Two steps, so that a layer carries its threshold. fixture_check does not know how many draws a head has planned by its own

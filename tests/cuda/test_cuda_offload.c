@@ -668,6 +668,9 @@ static void errors(void) {
     o.attn = "vattention";
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
               "predictor oracle: not offered with kv_cache host");
+    o.attn = "vattention:predictor=int4";
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
+              "predictor int4: not offered with kv_cache host");
     o.attn = "saap";
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "saap: layer 0 is dense (dense-layers 1)");
     o.attn = "santa-is", o.kv_cache = "disk";

@@ -33,25 +33,27 @@ static void lengths_and_shapes(void) {
     static const int all[] = {1, 31, 255, 256, 257, 258, 400, 8192, 32769}, some[] = {700, 1, 2049};
     static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8};
     static const char *const specs[] = {"vattention", "vattention:predictor=quest",
-                                        "vattention:epsilon=1:verify=denominator:sink=3:window=2"};
+                                        "vattention:epsilon=1:verify=denominator:sink=3:window=2", "vattention:predictor=int4",
+                                        "vattention:epsilon=0.5:sink=3:window=2:predictor=int4"};
     for (int i = 0; i < 9; i++)
-        for (int k = 0; k < 3; k++) check(specs[k], 4, 1, 128, 1, &all[i], (i + k) % 3);
+        for (int k = 0; k < 5; k++) check(specs[k], 4, 1, 128, 1, &all[i], (i + k) % 3);
     for (int d = 0; d < 4; d++)
         for (int g = 0; g < 8; g++)
-            for (int k = 1; k < 3; k++) check(specs[k], 2 * groups[g], 2, dims[d], 3, some, 1);
+            for (int k = 1; k < 5; k++) check(specs[k], 2 * groups[g], 2, dims[d], 3, some, 1);
 }
 
 // Samples from the smallest base sample to all rows.
 static void budgets(void) {
-    static const char *const verify[] = {"denominator", "numerator", "output"}, *const predictor[] = {"oracle", "quest"},
+    static const char *const verify[] = {"denominator", "numerator", "output"},
+                             *const predictor[] = {"oracle", "quest", "int4"},
                              *const bound[] = {"clt", "hoeffding", "bernstein"};
     static const double epsilons[] = {1, 0.3, 0.1, 0.03};
     static const int n = 3000;
     char attn[200];
-    for (int i = 0; i < 72; i++) {
+    for (int i = 0; i < 108; i++) {
         snprintf(attn, sizeof attn,
                  "vattention:sink=32:window=32:top=%g:base=%g:epsilon=%g:delta=0.1:verify=%s:bound=%s:predictor=%s",
-                 i % 5 ? 0.02 : 0, i % 7 ? 0.05 : 0, epsilons[i % 4], verify[i % 3], bound[i / 24], predictor[i / 12 % 2]);
+                 i % 5 ? 0.02 : 0, i % 7 ? 0.05 : 0, epsilons[i % 4], verify[i % 3], bound[i / 36], predictor[i / 12 % 3]);
         check(attn, 4, 2, 64, 1, &n, 0.3 + i % 2);
     }
 }
@@ -116,6 +118,7 @@ static void heavy_tails(void) {
 static void ragged_batch(void) {
     check("vattention:epsilon=0.2", 8, 2, 128, FIXTURE_SEQS, fixture_ragged, 1);
     check("vattention:epsilon=0.2:predictor=quest", 8, 2, 128, FIXTURE_SEQS, fixture_ragged, 1);
+    check("vattention:epsilon=0.2:predictor=int4", 8, 2, 128, FIXTURE_SEQS, fixture_ragged, 1);
 }
 #endif
 

@@ -355,6 +355,18 @@ static sl_attn_decode_args cpu_args(decode_fixture *r) {
                                  .seqs = r->c->queries};
 }
 
+// The state of a proposal after the scores of all pages: the bounds of quantised scores. NULL: the proposal has none.
+static void *scored_state(const decode_fixture *r, sl_group *g) {
+    const sl_proposal *propose = sl_composition_of(&r->spec).propose;
+    int n_kv = g->kv->n_kv;
+    if (!propose->state) return NULL;
+    float *score = malloc(SL_MAX_GROUP * SL_CHUNK * sizeof *score);
+    g->state = malloc(propose->state(&r->c->geom, &r->spec, n_kv));
+    for (int page = 0; page * SL_PAGE < n_kv; page++) propose->score(g, page, score);
+    free(score);
+    return g->state;
+}
+
 // The proposed scores of a KV head. bounds: NULL, or [group][pages], the bounds of quantised scores.
 static double *proposed_scores(decode_fixture *r, int s, int kv_head, double *bounds) {
     const sl_proposal *propose = sl_composition_of(&r->spec).propose;
@@ -566,8 +578,10 @@ static drawn_head draw_head(decode_fixture *r, int s, int head) {
                          .scratch = malloc((scratch + 1) * sizeof(uint64_t))};
     sl_attn_decode_args args = cpu_args(r);
     sl_group group = sl_group_of(&args, s, head / r->group);
+    void *state = draw == &sl_draw_verified ? scored_state(r, &group) : NULL;
     sl_attn_report report = {0};
     sl_head x = {.group = &group,
+                 .index = head % r->group,
                  .draw = draw,
                  .q = group.q + (size_t)(head % r->group) * dim,
                  .masses = h.masses,
@@ -588,7 +602,7 @@ static drawn_head draw_head(decode_fixture *r, int s, int head) {
     else
         draw_all_rows(&x.draws, n);
     h.draws = x.draws, h.step = x.step;
-    free(x.rows), free(x.coef), free(x.score), free(x.out);
+    free(x.rows), free(x.coef), free(x.score), free(x.out), free(state);
     combine(r, &h, s, head);
     return h;
 }

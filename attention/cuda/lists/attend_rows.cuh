@@ -23,8 +23,8 @@ enum {
     ATTEND_WARPS = 8,
     ATTEND_THREADS = 32 * ATTEND_WARPS,
     LISTS = 3,
-    WARP_ROWS = 16, // rows that a warp loads together
-    CHUNK_ROWS = WARP_ROWS * ATTEND_WARPS,
+    BATCH_ROWS = 16, // rows that a warp loads together
+    CHUNK_ROWS = BATCH_ROWS * ATTEND_WARPS,
     CHUNKS = 32, // of a list at most
     // Sums of mass, mass^2, |mass * v|^2, mass^3, mass^4, |mass * v|^4.
     MOMENT_SUMS = 6,
@@ -50,6 +50,7 @@ struct row_lists {
     int32_t *list;   // [n_seqs * n_heads][capacity] ascending entries
     uint32_t *mask;  // [n_seqs * n_heads][mask_words] bit i: entry i is in a list
     int capacity, mask_words, unit;
+    int least_rows; // of a chunk, except a list's last chunk
     // Contexts whose bits of entries do not fit into shared memory: [n_seqs * n_heads][head_memory], in place of it. NULL: they
     // fit.
     int *memory;
@@ -61,9 +62,9 @@ static __host__ __device__ size_t head_memory(int mask_words) {
     return ((size_t)mask_words * 7 / 2 + 8448 + 63) / 64 * 64; // 8448: counts of ranks (select_words), and roundings
 }
 
-static row_lists take_lists(arena *from, int n_heads, int capacity, int n_entries, int unit) {
+static row_lists take_lists(arena *from, int n_heads, int capacity, int n_entries, int unit, int least_rows = CHUNK_ROWS) {
     row_lists l = {};
-    l.capacity = capacity, l.mask_words = ceil_div(n_entries, 32), l.unit = unit;
+    l.capacity = capacity, l.mask_words = ceil_div(n_entries, 32), l.unit = unit, l.least_rows = least_rows;
     l.plan = from->take<head_plan>(n_heads);
     l.list = from->take<int32_t>((size_t)n_heads * capacity);
     l.mask = from->take<uint32_t>((size_t)n_heads * l.mask_words);
@@ -76,12 +77,12 @@ __device__ int rows_of(int n_entries, int unit, int n_kv) {
     return n_entries * unit - (n_entries > 0 ? (unit - n_kv % unit) % unit : 0);
 }
 
-// Rows of a chunk of a list.
-__host__ __device__ int list_chunk_rows(int n_rows) {
-    return max(ceil_div(ceil_div(n_rows, CHUNKS), CHUNK_ROWS), 1) * CHUNK_ROWS;
+// Rows of a chunk of a list. least: row_lists.least_rows, a multiple of CHUNK_ROWS.
+__host__ __device__ int list_chunk_rows(int n_rows, int least) {
+    return max(ceil_div(ceil_div(n_rows, CHUNKS), CHUNK_ROWS) * CHUNK_ROWS, least);
 }
-__host__ __device__ int list_chunks(int n_rows) { // at least 1
-    return max(ceil_div(n_rows, list_chunk_rows(n_rows)), 1);
+__host__ __device__ int list_chunks(int n_rows, int least) { // at least 1
+    return max(ceil_div(n_rows, list_chunk_rows(n_rows, least)), 1);
 }
 
 // ---- parameters ----
@@ -105,6 +106,7 @@ struct attend_params {
     float *o;         // [n_seqs * n_heads][LISTS][max_chunks][head_dim] sum of mass * v
     double *moments;  // [n_seqs * n_heads][LISTS][max_chunks][MOMENT_SUMS]
     int *done;        // [n_seqs * n_heads] counter: finished chunks
+    bool skips_empty; // heads without rows in first_list have an output already
     int reads_k;      // for the statistics: 1: this kernel reads rows of K
     int reads_newest; // 1: the scores have counted K of the newest page already, because it has no page extra
     sl_attn_cuda_stats *stats;
@@ -148,7 +150,7 @@ __device__ __forceinline__ void scale_moments(double sums[MOMENT_SUMS], double f
 // One warp's attention over rows, 16 at a time. A lane has four dims of every row. Lanes 2 i and 2 i + 1 hold the address and
 // the mass of row i of the 16.
 template <int DIM, bool SCORES, bool MOMENTS, sl_format F> struct attender {
-    enum { SHARE = 32 / WARP_ROWS, LANES = DIM / 4 };
+    enum { SHARE = 32 / BATCH_ROWS, LANES = DIM / 4, OF_ROWS = 0 }; // OF_ROWS 1: an entry of a list is one row
     float q[4], o[4];
     float m, l; // l: of the lane's rows
     double sums[MOMENT_SUMS];
@@ -163,13 +165,13 @@ template <int DIM, bool SCORES, bool MOMENTS, sl_format F> struct attender {
 
     // Sums s[i] over the lanes. The lanes that hold row i get the sum. In each step a lane passes the sums of half of its rows
     // to another lane.
-    static __device__ float sum_rows(float s[WARP_ROWS]) {
+    static __device__ float sum_rows(float s[BATCH_ROWS]) {
         int lane = threadIdx.x % 32;
 #pragma unroll
         for (int step = 16; step >= SHARE; step /= 2) {
             bool upper = lane & step;
 #pragma unroll
-            for (int i = 0; i < WARP_ROWS / 2; i++) {
+            for (int i = 0; i < BATCH_ROWS / 2; i++) {
                 const int n = step / SHARE; // rows that remain
                 if (i >= n) continue;
                 float give = upper ? s[i] : s[i + n], keep = upper ? s[i + n] : s[i];
@@ -191,15 +193,17 @@ template <int DIM, bool SCORES, bool MOMENTS, sl_format F> struct attender {
         if (MOMENTS) scale_moments(sums, factor);
     }
 
+    __device__ void fetch(const attend_params &, int) {} // `add` loads the rows itself
+
     // Adds 16 rows. row: the lane's pool row, or -1. row_mass: its mass, if this kernel does not score the rows.
     __device__ void add(const attend_params &p, int row, float row_mass) {
         int lane = threadIdx.x % 32;
-        four_numbers x[WARP_ROWS], y[WARP_ROWS];
+        four_numbers x[BATCH_ROWS], y[BATCH_ROWS];
         uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.cuh, gather: why these rows leave the L2 cache first
         float k_scale = IS_BYTES && SCORES && row >= 0 ? __ldg(scale_of_pool<DIM>(p.k, row)) : 1;
         float v_scale = IS_BYTES && row >= 0 ? __ldg(scale_of_pool<DIM>(p.v, row)) : 1;
 #pragma unroll
-        for (int i = 0; i < WARP_ROWS; i++) {
+        for (int i = 0; i < BATCH_ROWS; i++) {
             int at = __shfl_sync(~0u, row, i * SHARE);
             bool real = at >= 0 && lane < LANES;
             if (SCORES)
@@ -208,9 +212,9 @@ template <int DIM, bool SCORES, bool MOMENTS, sl_format F> struct attender {
         }
         count_fetched(p.stats, row, SHARE);
         if (SCORES) {
-            float s[WARP_ROWS];
+            float s[BATCH_ROWS];
 #pragma unroll
-            for (int i = 0; i < WARP_ROWS; i++) {
+            for (int i = 0; i < BATCH_ROWS; i++) {
                 float k[4];
                 widen4(x[i], k, F == SL_FP8);
                 s[i] = q[0] * k[0] + q[1] * k[1] + q[2] * k[2] + q[3] * k[3];
@@ -228,9 +232,9 @@ template <int DIM, bool SCORES, bool MOMENTS, sl_format F> struct attender {
             double square = (double)row_mass * row_mass;
             sums[0] += row_mass, sums[1] += square, sums[3] += square * row_mass, sums[4] += square * square;
         }
-        float squares[WARP_ROWS];
+        float squares[BATCH_ROWS];
 #pragma unroll
-        for (int i = 0; i < WARP_ROWS; i++) {
+        for (int i = 0; i < BATCH_ROWS; i++) {
             float v[4], own = __shfl_sync(~0u, IS_BYTES ? row_mass * v_scale : row_mass, i * SHARE);
             widen4(y[i], v, F == SL_FP8);
             o[0] += own * v[0], o[1] += own * v[1], o[2] += own * v[2], o[3] += own * v[3];
@@ -351,7 +355,7 @@ template <int DIM> __device__ void merge_chunks(const attend_params &p, attend_s
         const head_plan *plan = p.lists.plan + head;
         for (int list = 0; list < p.n_lists; list++) {
             int n_rows = rows_of(plan->at[list + 1] - plan->at[list], p.lists.unit, n_kv);
-            s->first[list + 1] = s->first[list] + list_chunks(n_rows);
+            s->first[list + 1] = s->first[list] + list_chunks(n_rows, p.lists.least_rows);
             s->factor[list] = list > 0 ? plan->factor : 1;
         }
     }
@@ -389,14 +393,13 @@ __device__ void count_distinct(const attend_params &p, int seq_head, int row_byt
     __shared__ int sums[2];
     int n_kv = p.rows[seq_head / p.n_kv_heads].position + 1, unit = p.lists.unit, newest = (n_kv - 1) / SL_PAGE * SL_PAGE;
     const uint32_t *mask = p.lists.mask + (size_t)seq_head * p.group * p.lists.mask_words;
-    int n = 0, n_fresh = 0, n_words = ceil_div(ceil_div(n_kv, unit), 32);
+    int n_entries = ceil_div(n_kv, unit), n_words = ceil_div(n_entries, 32), first_fresh = newest / unit, n = 0, n_fresh = 0;
     for (int i = threadIdx.x; i < n_words; i += ATTEND_THREADS) {
         uint32_t any = 0;
         for (int h = 0; h < p.group; h++) any |= __ldcg(mask + (size_t)h * p.lists.mask_words + i);
-        for (; any; any &= any - 1) {
-            int row = (i * 32 + __ffs(any) - 1) * unit, rows = min(unit, n_kv - row);
-            n += rows, n_fresh += row >= newest ? rows : 0;
-        }
+        uint32_t fresh = i >= first_fresh / 32 ? any & (i > first_fresh / 32 ? ~0u : ~0u << first_fresh % 32) : 0;
+        int short_of = i == n_words - 1 && any >> (n_entries - 1) % 32 & 1 ? n_entries * unit - n_kv : 0; // the newest unit
+        n += __popc(any) * unit - short_of, n_fresh += __popc(fresh) * unit - short_of;
     }
     if (threadIdx.x < 2) sums[threadIdx.x] = 0;
     __syncthreads();
@@ -426,21 +429,9 @@ __device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, cons
 
 // ---- the kernel ----
 
-// out = sum_j f_j e_j v_j / sum_j f_j e_j over the rows j of a query head's lists. e_j: the stored mass, or 2^(q.k_j scale).
-// f_j: the factor of the list.
-//
-// Grid: (workers that take the chunks of a list in turn, and one thread block more that counts; query heads; lists). The grid
-// depends only on max_kv, the number of sequences and the specification. A thread block has eight warps; a warp has 16 rows of
-// K and V in flight.
-// Bytes: the rows of V, and of K with SCORES, once per query head. Rows that several heads of a group list come from the L2
-// cache for all but the first reader. Partial results stay in the L2 cache.
-// Order of reduction: a lane's rows, the lanes of a row, the warps, the chunks, the lists, each in order. Chunks depend only on
-// the list's length.
-template <int DIM, bool SCORES, bool MOMENTS, sl_format F>
-__global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_kernel(const attend_params p) {
-    __shared__ __align__(16) attend_space<DIM> s;
-    sl_start_next();
-    sl_wait_previous();
+// What a thread block does. a: the attender of the warp.
+template <int DIM, bool SCORES, bool MOMENTS, sl_format F, typename Attender>
+__device__ __forceinline__ void attend_lists(const attend_params &p, attend_space<DIM> &s, Attender &a) {
     int head = blockIdx.y, seq_head = head / p.group, list = p.first_list + blockIdx.z, n_done = 0;
     const sl_row row = p.rows[seq_head / p.n_kv_heads];
     if ((int)blockIdx.x == p.n_workers) {
@@ -448,22 +439,24 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
         return;
     }
     row_source from = source_of(p, row, seq_head, head, list);
+    if (Attender::OF_ROWS) from.unit = 1;                   // a constant: no divisions
     if (from.n == 0 && is_beyond(p.lists.plan[head].top)) { // only a head with an empty list waits for the load of `top`
         if (p.out && blockIdx.x == 0 && threadIdx.x < 32) attend_beyond<DIM, F>(p, &s, row, seq_head, head);
         return;
     }
-    int n_chunks = list_chunks(from.n), chunk_rows = list_chunk_rows(from.n);
+    if (p.skips_empty && from.n == 0) return;
+    int n_chunks = list_chunks(from.n, p.lists.least_rows), chunk_rows = list_chunk_rows(from.n, p.lists.least_rows);
     bool is_all = p.n_lists == 1 && n_chunks == 1 && p.out;
-    attender<DIM, SCORES, MOMENTS, F> a;
     for (int chunk = blockIdx.x; chunk < n_chunks; chunk += p.n_workers, n_done++) {
-        int at = chunk * chunk_rows + threadIdx.x / 32 * WARP_ROWS, end = min((chunk + 1) * chunk_rows, from.n);
-        int lane_row = threadIdx.x % 32 / a.SHARE;
+        int at = chunk * chunk_rows + threadIdx.x / 32 * BATCH_ROWS, end = min((chunk + 1) * chunk_rows, from.n);
+        int lane_row = threadIdx.x % 32 / (32 / BATCH_ROWS);
         float row_mass = 0, next_mass = 0;
         int next = at + lane_row < end ? from.find<SCORES>(at + lane_row, &next_mass) : -1;
         a.begin(p.q + (size_t)head * DIM);
         for (; at < end; at += CHUNK_ROWS) {
             int place = next, ahead = at + CHUNK_ROWS + lane_row;
             row_mass = next_mass, next_mass = 0;
+            a.fetch(p, place);
             next = ahead < end ? from.find<SCORES>(ahead, &next_mass) : -1;
             a.add(p, place, row_mass);
         }
@@ -479,10 +472,34 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
     if (s.is_last) merge_chunks(p, &s, head, row.position + 1);
 }
 
+// out = sum_j f_j e_j v_j / sum_j f_j e_j over the rows j of a query head's lists. e_j: the stored mass, or 2^(q.k_j scale).
+// f_j: the factor of the list.
+//
+// Grid: (workers that take the chunks of a list in turn, and one thread block more that counts; query heads; lists). The grid
+// depends only on max_kv, the number of sequences and the specification. A thread block has eight warps; a warp has 16 rows of
+// K and V in flight.
+// Bytes: the rows of V, and of K with SCORES, once per query head. Rows that several heads of a group list come from the L2
+// cache for all but the first reader. Partial results stay in the L2 cache.
+// Order of reduction: a lane's rows, the lanes of a row, the warps, the chunks, the lists, each in order. Chunks depend only on
+// the list's length.
+template <int DIM, bool SCORES, bool MOMENTS, sl_format F>
+__global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_kernel(const attend_params p) {
+    __shared__ __align__(16) attend_space<DIM> s;
+    sl_start_next();
+    sl_wait_previous();
+    attender<DIM, SCORES, MOMENTS, F> a;
+    attend_lists<DIM, SCORES, MOMENTS, F>(p, s, a);
+}
+
+// Thread blocks that share the chunks of a list.
+static inline int attend_workers(const attend_params &p, int n_lists, int blocks_per_sm) {
+    return min(ceil_div(blocks_per_sm * sl_multiprocessors(), n_lists), p.max_chunks);
+}
+
 // n_heads: of all sequences. A launch that writes the output has one list, and counts distinct rows.
 template <int DIM, bool SCORES, bool MOMENTS, sl_format F = SL_BF16>
 static void launch_attend(attend_params p, int n_heads, int n_lists, cudaStream_t stream) {
-    p.n_workers = min(ceil_div(BLOCKS_PER_SM * sl_multiprocessors(), n_heads * n_lists), p.max_chunks);
+    p.n_workers = attend_workers(p, n_heads * n_lists, BLOCKS_PER_SM);
     dim3 grid(p.n_workers + (p.out && p.stats), n_heads, n_lists);
     sl_launch(attend_rows_kernel<DIM, SCORES, MOMENTS, F>, grid, dim3(ATTEND_THREADS), 0, stream, p);
 }

@@ -23,10 +23,15 @@
 
 #include "attention/cuda/lists/attend_rows.cuh"
 
+// Threads of a thread block. With 512, 256 threads take 5 us more at 1 x 32k, and 13 of 263 us less at 32 x 8k.
+#ifndef SL_SELECT_THREADS
+#define SL_SELECT_THREADS 512
+#endif
+
 namespace {
 
 enum {
-    SELECT_THREADS = 512, // 256 threads take 5 us more at 1 x 32k, and 13 of 263 us less at 32 x 8k
+    SELECT_THREADS = SL_SELECT_THREADS,
     SELECT_WARPS = SELECT_THREADS / 32,
     RANKS = 64 * 128 + 1,
     RANK_GROUPS = 65,
@@ -42,7 +47,7 @@ struct stored_masses {
 };
 
 struct select_space {
-    uint64_t scan[SELECT_WARPS];
+    int scan[SELECT_WARPS];
     int ints[SELECT_WARPS];
     int groups[RANK_GROUPS + 1];
     int group, before; // group of ranks that contains the cut; entries of the groups before it
@@ -68,19 +73,14 @@ __device__ int max_block(select_space *s, int x) {
 }
 
 // Exclusive scan of x over the threads, and the sum of all.
-__device__ uint64_t scan_block(select_space *s, uint64_t x, uint64_t *all) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint64_t own = x, sum = 0;
-    x = sl_scan_lanes(x, lane);
+__device__ int scan_block(select_space *s, int x, int *all) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, through = sl_scan_lanes(x, lane);
     __syncthreads();
-    if (lane == 31) s->scan[warp] = x;
+    if (lane == 31) s->scan[warp] = through;
     __syncthreads();
-    for (int i = 0; i < SELECT_WARPS; i++) {
-        if (i == warp) x += sum;
-        sum += s->scan[i];
-    }
-    *all = sum;
-    return x - own;
+    int of_warp = lane < SELECT_WARPS ? s->scan[lane] : 0, warps = sl_scan_lanes(of_warp, lane);
+    *all = __shfl_sync(~0u, warps, 31);
+    return through - x + __shfl_sync(~0u, warps - of_warp, warp);
 }
 
 // ---- ranks ----
@@ -106,15 +106,17 @@ __device__ stored_masses open_masses(select_space *s, const score_params &p, int
 // An upper bound of the ranks of the k largest entries. Reason: each of the k blocks with the largest references contains a
 // mass above 2^(reference - 1).
 __device__ int lowest_rank(select_space *s, const stored_masses &h, int k) {
+    if (k > h.n_blocks) return RANKS - 1;
     for (int i = threadIdx.x; i <= RANK_GROUPS; i += SELECT_THREADS) s->groups[i] = 0;
     __syncthreads();
     for (int b = threadIdx.x; b < h.n_blocks; b += SELECT_THREADS) {
         if (h.ref[b] != REF_EMPTY) atomicAdd(&s->groups[min(h.top - h.ref[b], 64)], 1);
     }
     __syncthreads();
-    for (int octaves = 0, n = 0; octaves < 64; octaves++)
-        if ((n += s->groups[octaves]) >= k) return min((octaves + 1) * 128, RANKS - 1);
-    return RANKS - 1;
+    int lane = threadIdx.x % 32, low = s->groups[2 * lane], n = sl_scan_lanes(low + s->groups[2 * lane + 1], lane);
+    uint32_t reached = __ballot_sync(~0u, n >= k), first = reached ? __ffs(reached) - 1 : 0; // a lane has two octaves
+    int octave = 2 * first + (__shfl_sync(~0u, n - s->groups[2 * lane + 1], first) < k);
+    return reached ? min((octave + 1) * 128, RANKS - 1) : RANKS - 1;
 }
 
 // Calls visitor.visit(piece, eight masses, base) for every piece of 8 entries. A mass w > 0, as bits, has rank base - w. The
@@ -175,18 +177,25 @@ __device__ cut_rule find_cut(select_space *s, const int *count, int last, bool b
         if (lane == 0) s->groups[g] = sum;
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        int g = 0, before = 0;
+    if (by_mass && threadIdx.x == 0) {
+        int g = 0;
         double total = 0, sum = 0;
-        if (by_mass) {
-            for (int i = 0; i < n_groups; i++) total += s->groups[i] * ldexp(1.0, -(i + 8));
-            total *= p;
-            for (; g < n_groups - 1 && sum + s->groups[g] * ldexp(1.0, -(g + 8)) < total; g++)
-                sum += s->groups[g] * ldexp(1.0, -(g + 8));
-        } else {
-            for (; g < n_groups - 1 && before + s->groups[g] < k; g++) before += s->groups[g];
+        for (int i = 0; i < n_groups; i++) total += s->groups[i] * ldexp(1.0, -(i + 8));
+        total *= p;
+        for (; g < n_groups - 1 && sum + s->groups[g] * ldexp(1.0, -(g + 8)) < total; g++)
+            sum += s->groups[g] * ldexp(1.0, -(g + 8));
+        s->group = g, s->before = 0, s->mass_before = sum, s->wanted = total;
+    }
+    if (!by_mass && threadIdx.x < 32) { // a lane has three groups
+        int n[3], sum = 0;
+        for (int i = 0; i < 3; i++) sum += n[i] = 3 * lane + i < n_groups - 1 ? s->groups[3 * lane + i] : 0;
+        int before = sl_scan_lanes(sum, lane) - sum, g = 3 * lane;
+        uint32_t reached = __ballot_sync(~0u, before + sum >= k);
+        if (reached ? lane == __ffs(reached) - 1 : lane == 31) {
+            for (int i = 0; reached && i < 2 && before + n[i] < k; i++) before += n[i], g++;
+            if (!reached) before += sum, g = n_groups - 1;
+            s->group = min(g, n_groups - 1), s->before = before, s->mass_before = 0, s->wanted = 0;
         }
-        s->group = g, s->before = before, s->mass_before = sum, s->wanted = total;
     }
     __syncthreads();
     if (threadIdx.x < 32) { // a lane has four ranks
@@ -217,18 +226,25 @@ __device__ cut_rule find_cut(select_space *s, const int *count, int last, bool b
     return {s->cut, s->at_cut, s->n_cut};
 }
 
+// Bit i: mass i of the eight, as bits, is above `limit`. Masses and the limit are below 2^15, so a subtraction of two masses at
+// a time clears the top bit of each half whose mass is above the limit.
+__device__ __forceinline__ uint32_t masses_above(const uint4 &x, int limit) {
+    const uint32_t from = (uint32_t)limit * 0x10001u | 0x80008000u, words[4] = {x.x, x.y, x.z, x.w};
+    uint32_t even = 0; // bits 2 i and 2 i + 16: masses 2 i and 2 i + 1 are not above
+#pragma unroll
+    for (int i = 0; i < 4; i++) even |= ((from - words[i]) & 0x80008000u) >> (15 - 2 * i);
+    return ~(even | even >> 15) & 0xff;
+}
+
 // A visitor of for_pieces: marks entries whose rank is below the cut, and entries whose rank is the cut.
 struct rank_marker {
     int cut;
     uint32_t *above, *equal;
     __device__ void visit(int piece, const uint4 &x, int base) {
-        uint32_t over = 0, on = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            int w = mass_at(x, i), rank = min(base - w, RANKS - 1);
-            over |= (uint32_t)(w > 0 && rank < cut) << i;
-            on |= (uint32_t)(w > 0 && rank == cut) << i;
-        }
+        enum { ABOVE_ALL = 0x3f81 };                         // no mass is above 1
+        int limit = min(max(base - cut, 0), (int)ABOVE_ALL); // masses above it have smaller ranks
+        int last = cut == RANKS - 1 ? 0 : max(limit - 1, 0); // the last rank has all smaller masses
+        uint32_t over = masses_above(x, limit), on = masses_above(x, last) & ~over;
         ((uint8_t *)above)[piece] = (uint8_t)over, ((uint8_t *)equal)[piece] = (uint8_t)on;
     }
 };
@@ -253,11 +269,11 @@ __device__ void take_equal(select_space *s, const cut_rule &c, int n_blocks, uin
     if (c.at_cut >= c.n_cut) {
         for (int b = threadIdx.x; b < n_blocks; b += SELECT_THREADS) above[b] |= equal[b];
     } else {
-        uint64_t before = 0, all;
+        int before = 0, all;
         for (int b = threadIdx.x; b - (int)threadIdx.x < n_blocks; b += SELECT_THREADS) {
             uint32_t on = b < n_blocks ? equal[b] : 0;
-            uint64_t at = before + scan_block(s, __popc(on), &all);
-            if (b < n_blocks) above[b] |= first_bits(on, c.at_cut - (int)at);
+            int at = before + scan_block(s, __popc(on), &all);
+            if (b < n_blocks) above[b] |= first_bits(on, c.at_cut - at);
             before += all;
         }
     }
@@ -267,14 +283,14 @@ __device__ void take_equal(select_space *s, const cut_rule &c, int n_blocks, uin
 // Lists the entries whose bits are set in words [n_words] and not in `without` (NULL: empty), in ascending order. Returns their
 // number.
 __device__ int list_entries(select_space *s, int n_words, int32_t *to, const uint32_t *words, const uint32_t *without) {
-    uint64_t before = 0, all;
+    int before = 0, all;
     for (int b = threadIdx.x; b - (int)threadIdx.x < n_words; b += SELECT_THREADS) {
         uint32_t x = b < n_words ? words[b] & (without ? ~without[b] : ~0u) : 0;
         int32_t *at = to + before + scan_block(s, __popc(x), &all);
         for (; x; x &= x - 1) *at++ = b * 32 + __ffs(x) - 1;
         before += all;
     }
-    return (int)before;
+    return before;
 }
 
 // Shared memory, in ints, of a selection from n_words * 32 entries: counts of ranks, and later two bits for every entry.

@@ -2,154 +2,51 @@
 // rows). From the other rows ("residual") it draws uniformly without replacement, as many rows as a stated error needs
 // (draw_verified.c).
 //
-// | kernel                                    | does                                                               |
-// |-------------------------------------------|--------------------------------------------------------------------|
-// | score_keys_kernel, or score_bounds_kernel | masses of all rows, or of units of 16 rows                         |
-// | pick_rows_kernel                          | list 0: the fixed rows; list 1: the base sample                    |
-// | attend_rows_kernel, MOMENTS               | attention over lists 0 and 1, with moments                         |
-// | plan_rows_kernel                          | how many rows are needed; list 2: the rest of the sample           |
-// | attend_rows_kernel                        | attention over list 2, and the output                              |
+// | kernel                                  | does                                                                     |
+// |-----------------------------------------|--------------------------------------------------------------------------|
+// | oracle: score_keys_kernel               | masses of all rows                                                       |
+// | quest: score_bounds_kernel              | masses of units of 16 rows                                               |
+// | int4: quantised_scores_kernel           | masses of all rows, from 4-bit keys (quantised_scores.cu)                |
+// | pick_rows_kernel                        | list 0: the fixed rows; list 1: the base sample                          |
+// | attend_rows_kernel, attend_tiles_kernel | attention over lists 0 and 1, with moments                               |
+// | plan_rows_kernel                        | how many rows are needed; list 2: the rest of the sample, or the output  |
+// | attend_rows_kernel, attend_tiles_kernel | heads with rows in list 2: attention over them, and the output           |
+//
+// oracle has the exact masses of listed rows (attend_rows.cuh). The other predictors score listed rows again
+// (attend_tiles.cuh).
 //
 // The sample is a prefix of a random permutation. The CPU has the same permutation if the stored masses are equal. The length
 // of the prefix depends on sums, and their order differs from the CPU's. So in one of many thousand heads the prefix is one row
 // longer or shorter.
 //
-// Measured in us (as in quest.cu, peaked queries, epsilon 0.5). Dense decode's times are in brackets: 1 x 32k 107 (64), 8 x 32k
-// 399 (363). 8 x 32k by kernel: scores 201, picking 55, rows 122, planning 13, the output 14. With a base sample of 5% and 5%
-// of top rows, the method reads two thirds of dense attention's bytes, because the four heads of a group share few rows.
-#include "attention/budgets/bernstein.h"
+// Measured in us (H200, 1 December 2026, a stand-alone program with these kernels and attn_timing.cu; peaked queries, epsilon
+// 0.2, 32 query heads, 8 KV heads, head_dim 128). results/cliffs.md has more.
+// | predictor          | 1 x 32k | 1 x 128k | 6 x 32k |
+// |--------------------|---------|----------|---------|
+// | dense              | 46      | 147      | 208     |
+// | oracle             | 82      | 210      | 258     |
+// | int4               | 71      | 180      | 208     |
+// | int4, --base 0.025 | 67      | 155      | 185     |
+// With 5% of top rows and a base sample of 5%, int4 reads 47% of dense attention's bytes: a quarter of K, and a third of the
+// rows of K and V, because the four heads of a group share few rows.
 #include "attention/cuda/head_dim.cuh"
-#include "attention/cuda/norms.cuh"
-#include "attention/cuda/lists/score_bounds.cuh"
-#include "attention/cuda/lists/select_rows.cuh"
-#include "attention/random_counter.h"
+#include "attention/cuda/lists/verified_sample.cuh"
+#include "attention/cuda/lists/attend_tiles.cuh"
+#include "attention/cuda/quantised/quantised_scores.h"
 #include "base/quantile.h"
+
+extern "C" {
+#include "attention/stages/stages.h"
+}
 
 namespace {
 
-enum { SPLITS = 50 }; // ways to split delta between numerator and denominator
-
-struct verified_params {
-    score_params score; // scores of rows, or of units of 16 rows
-    row_lists lists;    // lists of rows: fixed rows, base sample, rest of the sample
-    attend_params attend;
-    uint32_t *fixed;  // [n_seqs * n_heads][mask_words] bits of list 0
-    int *permutation; // [n_seqs * n_heads][2][stride] `last` and `partners` of draw_sample
-    int stride;
-    int unit, layer, n_heads, first_head;
-    double top, base;
-    int sink, window;
-    int verify, bound;
-    double epsilon, delta, z[SPLITS + 1]; // z[i] = Phi^-1(1 - delta i / 50 / 2)
-    const char *norms;                    // [n_pages][n_kv_heads][256] |v|; only for bounds that need |v|
-    size_t norms_size;
-    sl_attn_cuda_stats *stats;
-};
-
-// ---- a uniform sample without replacement ----
-
-// The key and counter of a head's random numbers.
-__device__ sl_rng_id rng_of(const verified_params &p, int head) {
-    const sl_row &row = p.score.rows[head / p.n_heads];
-    return sl_attn_rng_id(row.seed, row.sequence, (uint32_t)row.position, p.layer, p.first_head + head % p.n_heads);
-}
-
-// Finds the first m of n residual rows in a random permutation: bit r of drawn is set if row r is among them. An earlier call
-// has made the first `from` steps. Step k of the Fisher-Yates shuffle exchanges places k and p(k) >= k; p(k) is the partner of
-// k. The threads compute all steps in parallel. Let k be the last step with partner p >= m. After the shuffle, place p contains
-// the row that place k had before step k. This is row k, or a row that an earlier step put there: the row of the last step
-// whose partner was k, and so on along the chain. So the first m places contain the rows 0 .. m - 1 without the ends of these
-// chains, and the rows p. partners: [n] the partner of each step. last: [n] 1 + the last step with this partner. Both lie in
-// global memory, and later calls use them again.
-__device__ void draw_sample(const sl_rng_id &id, int n, int from, int m, int *partners, int *last, uint32_t *drawn) {
-    enum { AHEAD = 4 };
-    for (int i = threadIdx.x * 4; from == 0 && i < n; i += SELECT_THREADS * 4) *(int4 *)(last + i) = make_int4(0, 0, 0, 0);
-    for (int i = threadIdx.x; i < n / 32 + 2; i += SELECT_THREADS)
-        drawn[i] = 32 * i + 32 <= m ? ~0u : 32 * i < m ? (1u << m % 32) - 1 : 0;
-    __syncthreads();
-    for (int k = from + threadIdx.x; k < m; k += SELECT_THREADS) {
-        int p = k + (int)__umul64hi(sl_draw_random(&id, k), (uint64_t)(n - k)); // Fisher and Yates
-        partners[k] = p;
-        if (p != k) atomicMax(last + p, k + 1);
-    }
-    __syncthreads();
-    for (int first = threadIdx.x; first < m; first += SELECT_THREADS * AHEAD) {
-        int p[AHEAD], own[AHEAD], before[AHEAD];
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            int k = first + i * SELECT_THREADS;
-            p[i] = k < m ? __ldcg(partners + k) : 0;
-            before[i] = k < m ? __ldcg(last + k) : 0;
-        }
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) own[i] = p[i] >= m ? __ldcg(last + p[i]) : 0;
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            int end = first + i * SELECT_THREADS;
-            if (own[i] != end + 1) continue;
-            for (int x = before[i]; x > 0; x = __ldcg(last + end)) end = x - 1;
-            atomicOr(drawn + p[i] / 32, 1u << p[i] % 32);
-            atomicAnd(drawn + end / 32, ~(1u << end % 32));
-        }
-    }
-    __syncthreads();
-}
-
-__device__ uint32_t range_bits(int b, int from, int end) { // rows of word b within [from, end)
-    int lo = max(from - 32 * b, 0), hi = min(end - 32 * b, 32);
-    return lo >= hi ? 0 : (hi < 32 ? (1u << hi) - 1 : ~0u) & (~0u << lo);
-}
-
-__device__ uint32_t deposit(uint32_t bits, uint32_t mask) { // bit i goes to the i-th set bit of mask
-    uint32_t out = 0;
-    for (; mask; mask &= mask - 1, bits >>= 1) out |= bits & 1 ? mask & -mask : 0;
-    return out;
-}
-
-// words[b] = the drawn rows of word b. Residual rows are numbered without the fixed rows. The function draws m of n_residual
-// rows; an earlier call drew `from` of them. If m = n_residual, it takes all rows.
-template <bool GLOBAL>
-__device__ void sample_words(select_space *s, const verified_params &p, int head, const uint32_t *fixed, int n_kv,
-                             int n_residual, int from, int m, uint32_t *drawn, uint32_t *words) {
-    // A word that draw_sample has set with atomics, which in global memory bypass the L1 cache.
-    auto drawn_word = [&](int i) { return GLOBAL ? __ldcg(drawn + i) : drawn[i]; };
-    int n_words = ceil_div(n_kv, 32);
-    uint64_t before = 0, all;
-    int *last = p.permutation + (size_t)head * 2 * p.stride;
-    if (m < n_residual) draw_sample(rng_of(p, head), n_residual, from, m, last + p.stride, last, drawn);
-    for (int b = threadIdx.x; b - (int)threadIdx.x < n_words; b += SELECT_THREADS) {
-        uint32_t free = b < n_words ? ~fixed[b] & range_bits(b, 0, n_kv) : 0;
-        int at = (int)(before + scan_block(s, __popc(free), &all));
-        before += all;
-        if (b >= n_words) continue;
-        words[b] =
-            m < n_residual ? deposit(__funnelshift_r(drawn_word(at / 32), drawn_word(at / 32 + 1), at % 32), free) : free;
-    }
-    __syncthreads();
-}
-
 // ---- fixed rows, base sample ----
 
-// A visitor of for_pieces: finds the lowest rank (the largest mass) of the entries that are not taken.
-struct least_rank {
-    const uint32_t *taken; // a bit for each entry
-    int least;
-    __device__ void visit(int piece, const uint4 &x, int base) {
-        uint32_t is_taken = ((const uint8_t *)taken)[piece];
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (mass_at(x, i) > 0 && !(is_taken >> i & 1)) least = min(least, base - mass_at(x, i));
-    }
-};
-
-// log2 of the largest mass that is not taken, relative to 2^top, with a margin for the rounding to bf16.
-__device__ float largest_left(select_space *s, const stored_masses &h, const uint32_t *taken) {
-    least_rank visitor = {taken, INT_MAX};
-    for_pieces(h, RANKS - 1, visitor);
-    int least = visitor.least;
-    least = -max_block(s, -least);
-    if (least == INT_MAX) return -INFINITY;
-    return (float)(log2(256.0 - least % 128) - least / 128 - 8 + log2(1 + 0x1p-8));
+// Sets `last` of a head to 0.
+__device__ void clear_last(const verified_params &p) {
+    int *last = p.permutation + (size_t)blockIdx.x * 2 * p.stride, n_kv = p.score.rows[blockIdx.x / p.n_heads].position + 1;
+    for (int i = threadIdx.x * 4; i < n_kv; i += SELECT_THREADS * 4) *(int4 *)(last + i) = make_int4(0, 0, 0, 0);
 }
 
 // Writes lists 0 and 1, their masks and the permutation so far.
@@ -158,13 +55,17 @@ __device__ float largest_left(select_space *s, const stored_masses &h, const uin
 // Bytes: the stored masses twice, from the L2 cache; 8 bytes of permutation per row.
 // Order of reduction: the kernel has no floating-point sums.
 // GLOBAL: as in select_rows_kernel.
-template <bool GLOBAL> __global__ void __launch_bounds__(SELECT_THREADS, 2) pick_rows_kernel(const verified_params p) {
+template <int DIM, bool GLOBAL> __global__ void __launch_bounds__(SELECT_THREADS, 1) pick_rows_kernel(const verified_params p) {
     extern __shared__ __align__(16) int shared[];
     __shared__ select_space s;
     // [select_words], fixed [mask_words], references
     int *memory = GLOBAL ? p.lists.memory + blockIdx.x * head_memory(p.lists.mask_words) : shared;
     sl_start_next();
+    // The kernel that scores 4-bit keys lets this kernel start when all earlier kernels have ended. So `last` is free.
+    if (p.codes) clear_last(p);
     sl_wait_previous();
+    if (!p.codes) clear_last(p);
+    if (p.codes && blockIdx.x == 0 && threadIdx.x == 0) *p.score.next_item = 0; // quantised_scores.h
     int head = blockIdx.x, seq_head = head / p.score.group, n_kv = p.score.rows[head / p.n_heads].position + 1;
     int n_words = ceil_div(n_kv, 32);
     uint32_t *above = (uint32_t *)memory, *fixed = above + select_words(p.lists.mask_words);
@@ -183,7 +84,8 @@ template <bool GLOBAL> __global__ void __launch_bounds__(SELECT_THREADS, 2) pick
         take_equal(&s, c, h.n_blocks, above, above + h.n_blocks);
     }
     __syncthreads();
-    if (p.bound != SL_BOUND_CLT) plan.hi = largest_left(&s, h, above);
+    if (p.bound != SL_BOUND_CLT)
+        plan.hi = p.codes ? largest_left_of_codes<DIM>(&s, p, h, head, above) : largest_left(&s, h, above);
     for (int b = threadIdx.x; b < n_words; b += SELECT_THREADS) {
         uint32_t x = p.unit == 1 ? above[b] : above[b / 16] >> 2 * (b % 16);
         if (p.unit == UNIT) x = (x & 1 ? 0xffff : 0) | (x & 2 ? 0xffff0000 : 0);
@@ -272,26 +174,31 @@ __device__ double at_least_0(double x) { // NaN stays NaN, and then every row is
 
 template <int DIM> struct plan_space {
     double sums[2][DIM];     // sum of e^s v of lists 0 and 1
+    double D;                // as in estimates
     float factor[2][CHUNKS]; // factor of each chunk's sums
     int n_wanted;
 };
 
-// Estimates from lists 0 and 1. A lane takes one chunk of each list. Every warp computes the same values.
+// Estimates from lists 0 and 1, by the first warp: a lane takes one chunk of each list. The other warps only help to add the
+// chunks, and get no estimates.
 template <int DIM>
 __device__ estimates estimate(const verified_params &p, int head, const head_plan &plan, int n_kv, plan_space<DIM> *s) {
     const attend_params &a = p.attend;
     int n_base = plan.at[2] - plan.at[1], lane = threadIdx.x % 32;
-    bool has_fixed = lane < list_chunks(plan.at[1]), has_base = lane < list_chunks(n_base);
+    int least = p.lists.least_rows;
+    bool has_fixed = lane < list_chunks(plan.at[1], least), has_base = lane < list_chunks(n_base, least);
+    bool estimates_here = threadIdx.x < 32;
+    has_fixed &= estimates_here, has_base &= estimates_here;
     size_t fixed = (size_t)head * LISTS * a.max_chunks + lane, base = fixed + a.max_chunks;
     float fixed_m = has_fixed ? __ldcg(a.ml + fixed).x : -INFINITY, base_m = has_base ? __ldcg(a.ml + base).x : -INFINITY;
-    double n = n_kv - plan.at[1], all = 0, D = 0, moments[MOMENT_SUMS] = {}, sampled = 0;
+    double n = n_kv - plan.at[1], each = n_base > 0 ? n / n_base : 0, all = 0, D = 0, moments[MOMENT_SUMS] = {}, sampled = 0;
     if (has_fixed) D = __ldcg(a.moments + fixed * MOMENT_SUMS);
     for (int i = 0; has_base && i < MOMENT_SUMS; i++) moments[i] = __ldcg(a.moments + base * MOMENT_SUMS + i);
     float most = sl_max_lanes(fmaxf(fixed_m, base_m)), factor = rescale(base_m, most);
-    if (threadIdx.x < 32) s->factor[0][lane] = rescale(fixed_m, most), s->factor[1][lane] = factor;
+    if (estimates_here) s->factor[0][lane] = rescale(fixed_m, most), s->factor[1][lane] = factor;
     __syncthreads();
     for (int i = threadIdx.x; i < 2 * DIM; i += SELECT_THREADS) {
-        int list = i / DIM, n_chunks = list_chunks(list ? n_base : plan.at[1]);
+        int list = i / DIM, n_chunks = list_chunks(list ? n_base : plan.at[1], least);
         const float *o = a.o + (((size_t)head * LISTS + list) * a.max_chunks) * DIM + i % DIM;
         double sum = 0;
 #pragma unroll 8
@@ -299,23 +206,31 @@ __device__ estimates estimate(const verified_params &p, int head, const head_pla
         s->sums[list][i % DIM] = sum;
     }
     __syncthreads();
+    if (!estimates_here) return {};
     for (int d = lane; d < DIM; d += 32) {
         sampled += square(s->sums[1][d]);
-        all += square(s->sums[0][d] + s->sums[1][d] * n / n_base);
+        all += square(s->sums[0][d] + s->sums[1][d] * each);
     }
     sampled = sum_lanes(sampled), all = sum_lanes(all), D = sum_lanes(rescale(fixed_m, most) * D);
     scale_moments(moments, factor);
     for (int i = 0; i < MOMENT_SUMS; i++) moments[i] = sum_lanes(moments[i]);
     double e = moments[0], squares = moments[1], ev_squares = moments[2];
-    estimates f = {.n = n, .D = D + e * n / n_base, .N = sqrt(all)};
+    estimates f = {.n = n, .D = D + e * each, .N = sqrt(all)};
+    if (lane == 0) s->D = f.D;
     f.sigma = sqrt(at_least_0((squares - e * e / n_base) / (n_base - 1)));
     f.trace = at_least_0((ev_squares - sampled / n_base) / (n_base - 1));
     f.kurtosis = sl_tail_kurtosis(p.verify, sl_kurtosis(e, squares, moments[3], moments[4], n_base),
                                   sl_vector_kurtosis(ev_squares, moments[5], n_base));
     f.base = {.n = (int)n, .m = n_base, .e = e, .squares = squares, .ev_squares = ev_squares, .ev = sqrt(sampled)};
     f.base.fixed = D, f.base.numerator = f.N;
-    f.base.most = exp2(plan.hi + (p.unit == 1 ? 0 : (double)plan.top - most)); // the sums of this kernel are relative to 2^most
+    f.base.most = exp2(plan.hi + (p.refines ? (double)plan.top - most : 0)); // the sums of this kernel are relative to 2^most
     return f;
+}
+
+// The output of a head whose sample is its base sample. factor: rows of the residual for each row of the sample.
+template <int DIM> __device__ void store_output(bf16 *out, const plan_space<DIM> &s, double factor) {
+    for (int d = threadIdx.x; d < DIM; d += SELECT_THREADS)
+        store_bf16(out + d, s.D == 0 ? 0 : (float)((s.sums[0][d] + factor * s.sums[1][d]) / s.D));
 }
 
 // Kurtoses are stored as the bits of floats. They are not negative, so their bits have the same order.
@@ -324,12 +239,13 @@ __device__ void count_tail(sl_attn_cuda_stats *stats, double kurtosis, int n_bas
     if (sl_is_heavy_tail(kurtosis, n_base)) atomicAdd(&stats->heavy_tails, 1ull);
 }
 
-// Writes list 2 (the rows of the final sample that are not in the base sample) and the factor of the sample.
+// Writes list 2 (the rows of the final sample that are not in the base sample) and the factor of the sample. If list 2 is
+// empty, writes the output of the head.
 //
 // Grid: a thread block per query head.
 // Bytes: the partial results of lists 0 and 1.
 // Order of reduction: the chunks in order, then the lanes.
-template <int DIM, bool GLOBAL> __global__ void __launch_bounds__(SELECT_THREADS, 2) plan_rows_kernel(const verified_params p) {
+template <int DIM, bool GLOBAL> __global__ void __launch_bounds__(SELECT_THREADS, 1) plan_rows_kernel(const verified_params p) {
     extern __shared__ __align__(16) int shared[];
     int *memory = GLOBAL ? p.lists.memory + blockIdx.x * head_memory(p.lists.mask_words) : shared; // fixed, drawn, words
     __shared__ select_space s;
@@ -340,15 +256,18 @@ template <int DIM, bool GLOBAL> __global__ void __launch_bounds__(SELECT_THREADS
     head_plan plan = p.lists.plan[head];
     if (is_beyond(plan.top)) return;
     int n_residual = n_kv - plan.at[1], n_base = plan.at[2] - plan.at[1], b = n_base;
+    estimates f = estimate<DIM>(p, head, plan, n_kv, &space);
+    __syncthreads();
     if (n_base < n_residual) {
-        estimates f = estimate<DIM>(p, head, plan, n_kv, &space);
         if (p.norms) f.base.norm = largest_norm(p, &s, head / p.score.group, n_kv, DIM);
         if (threadIdx.x < 32) space.n_wanted = rows_needed(p, f, n_base, n_residual);
         __syncthreads();
         b = space.n_wanted;
         if (p.stats && threadIdx.x == 0) count_tail(p.stats, f.kurtosis, n_base);
     }
-    if (b > n_base) {
+    if (b == n_base) {
+        store_output(p.attend.out + (size_t)head * DIM, space, n_base > 0 ? (double)n_residual / n_base : 0);
+    } else {
         uint32_t *fixed = (uint32_t *)memory, *drawn = fixed + n_words, *words = drawn + n_words + 2;
         uint32_t *mask = p.lists.mask + (size_t)head * p.lists.mask_words;
         for (int i = threadIdx.x; i < n_words; i += SELECT_THREADS) fixed[i] = p.fixed[(size_t)head * p.lists.mask_words + i];
@@ -369,7 +288,10 @@ template <int DIM, bool GLOBAL> __global__ void __launch_bounds__(SELECT_THREADS
 // ---- launch ----
 
 bool by_bounds(const sl_attn_spec *spec) {
-    return sl_attn_get(spec, "predictor") == 1;
+    return sl_attn_chooses(spec, "predictor", "quest");
+}
+bool by_codes(const sl_attn_spec *spec) {
+    return sl_attn_chooses(spec, "predictor", "int4");
 }
 bool needs_norms(const sl_attn_spec *spec) {
     return sl_attn_get(spec, "bound") != SL_BOUND_CLT && sl_attn_get(spec, "verify") != SL_VERIFY_DENOMINATOR;
@@ -378,6 +300,7 @@ bool needs_norms(const sl_attn_spec *spec) {
 int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     int n = 0;
     if (by_bounds(spec)) out[n++] = {&sl_key_bounds, 0};
+    if (by_codes(spec)) n += sl_propose_quantised.needs(spec, out);
     if (needs_norms(spec)) out[n++] = {&sl_page_norms, 0};
     return n;
 }
@@ -386,7 +309,7 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     int n_heads = n_seqs * geom->n_heads, n_entries = by_bounds(spec) ? ceil_div(n_kv, UNIT) : n_kv;
     arena a = after_counters(ws);
     take_masses(&a, &p->score, geom, n_seqs, n_entries);
-    p->lists = p->attend.lists = take_lists(&a, n_heads, n_kv, n_kv, 1);
+    p->lists = p->attend.lists = take_lists(&a, n_heads, n_kv, n_kv, 1, LEAST_ROWS);
     p->fixed = a.take<uint32_t>((size_t)n_heads * p->lists.mask_words);
     p->stride = ceil_div(n_kv, 4) * 4;
     p->permutation = a.take<int>((size_t)n_heads * 2 * p->stride);
@@ -408,7 +331,10 @@ void read_spec(const sl_attn_cuda_decode_args *a, verified_params *p) {
     p->verify = (int)sl_attn_get(spec, "verify"), p->bound = (int)sl_attn_get(spec, "bound");
     p->epsilon = sl_attn_get(spec, "epsilon"), p->delta = sl_attn_get(spec, "delta");
     for (int i = 1; i <= SPLITS; i++) p->z[i] = sl_normal_quantile(1 - p->delta * i / SPLITS / 2);
-    if (needs_norms(spec)) p->norms = (const char *)a->extra[by_bounds(spec)], p->norms_size = a->extra_size[by_bounds(spec)];
+    p->refines = by_bounds(spec) || by_codes(spec);
+    if (by_codes(spec)) p->codes = (const char *)a->extra[0], p->codes_size = a->extra_size[0];
+    int norms = p->refines; // the extra of the scores comes first
+    if (needs_norms(spec)) p->norms = (const char *)a->extra[norms], p->norms_size = a->extra_size[norms];
     p->stats = a->stats;
 }
 
@@ -416,17 +342,23 @@ template <int DIM, bool SCORES> void launch_kernels(const verified_params &p, in
     int n_words = p.lists.mask_words, n_heads = n_seq_heads * p.score.group;
     attend_params base = p.attend, rest = p.attend;
     base.out = NULL;
-    rest.first_list = 2, rest.n_lists = LISTS;
+    rest.first_list = 2, rest.n_lists = LISTS, rest.skips_empty = true;
     bool global = p.lists.memory != NULL;
     size_t pick_bytes = (select_words(n_words) + n_words) * sizeof(int) + p.score.max_blocks * sizeof(int16_t);
     size_t plan_bytes = global ? 0 : (3 * n_words + 8) * sizeof(int);
     if (global) pick_bytes = COUNT_INTS * sizeof(int);
-    sl_launch(global ? pick_rows_kernel<true> : pick_rows_kernel<false>, dim3(n_heads), dim3(SELECT_THREADS), pick_bytes,
-              stream, p);
-    launch_attend<DIM, SCORES, true>(base, n_heads, 2, stream);
+    sl_launch(global ? pick_rows_kernel<DIM, true> : pick_rows_kernel<DIM, false>, dim3(n_heads), dim3(SELECT_THREADS),
+              pick_bytes, stream, p);
+    if constexpr (SCORES)
+        launch_attend_tiles<DIM, true>(base, n_heads, 2, ATTEND_PER_SM, stream);
+    else
+        launch_attend<DIM, false, true>(base, n_heads, 2, stream);
     sl_launch(global ? plan_rows_kernel<DIM, true> : plan_rows_kernel<DIM, false>, dim3(n_heads), dim3(SELECT_THREADS),
               plan_bytes, stream, p);
-    launch_attend<DIM, SCORES, false>(rest, n_heads, 1, stream);
+    if constexpr (SCORES)
+        launch_attend_tiles<DIM, false>(rest, n_heads, 1, ATTEND_PER_SM, stream);
+    else
+        launch_attend<DIM, false, false>(rest, n_heads, 1, stream);
 }
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
@@ -439,10 +371,13 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
     read_spec(a, &p);
     int n_seq_heads = a->n_seqs * a->geom->n_kv_heads;
-    if (has_bounds) {
+    if (p.refines) {
         bounds.score = p.score;
         p.attend.reads_k = p.attend.reads_newest = 1;
-        launch_bounds<DIM>(bounds, a->stream);
+        if (has_bounds)
+            launch_bounds<DIM>(bounds, a->stream);
+        else
+            sl_cuda_store_quantised_masses(a, p.score.mass, p.score.w);
         launch_kernels<DIM, true>(p, n_seq_heads, a->stream);
     } else {
         p.attend.mass = p.score.mass, p.attend.w = p.score.w, p.attend.max_blocks = p.score.max_blocks;
@@ -461,25 +396,27 @@ void account_index(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv,
     if (needs_norms(spec)) stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * sizeof(bf16);
     if (by_bounds(spec))
         sl_cuda_account_bounds(geom, counted_row(geom->head_dim), n_kv, stats);
+    else if (by_codes(spec))
+        sl_cuda_account_quantised(geom, spec, n_kv, stats);
     else
         account_all_keys(geom, spec, n_kv, stats);
 }
 
-// With rows on the host, exact scores would read every key over the bus. The kernels have no scores from 4-bit keys, trained
-// bits or buckets.
+// With rows on the host, exact scores would read every key over the bus. The kernels have no scores from trained bits or
+// buckets.
 int supports(const sl_attn_spec *spec, sl_error *err) {
-    static const char *const host_only[] = {"int4", "hash", "buckets"};
+    static const char *const host_only[] = {"hash", "buckets"};
     for (const char *word : host_only)
         if (sl_attn_chooses(spec, "predictor", word))
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "{attn} vattention: {predictor} %s: not offered on a GPU; expected {predictor} oracle or quest, or "
-                           "{device} cpu",
-                           word);
+            return sl_fail(
+                err, SL_ERR_UNSUPPORTED,
+                "{attn} vattention: {predictor} %s: not offered on a GPU; expected {predictor} oracle, quest or int4, or "
+                "{device} cpu",
+                word);
     if (!IS_OFFLOADED || by_bounds(spec)) return 0;
-    return sl_fail(
-        err, SL_ERR_UNSUPPORTED,
-        "{attn} vattention: {predictor} oracle: not offered with {kv_cache} host, because it reads every key; expected "
-        "{predictor} quest");
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "{attn} vattention: {predictor} %s: not offered with {kv_cache} host%s; expected {predictor} quest",
+                   by_codes(spec) ? "int4" : "oracle", by_codes(spec) ? "" : ", because it reads every key");
 }
 
 } // namespace

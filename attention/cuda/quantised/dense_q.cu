@@ -6,7 +6,13 @@
 // every eighth block of 32 rows. 16 lanes load a row of V (256 bytes), so a warp needs 16 loads for the block. Lane l computes
 // the mass of row l for each head. Then each lane adds 16 rows x 8 columns x 4 heads.
 #include "attention/cuda/partial_softmax.cuh"
-#include "attention/cuda/quantised/score_quantised.cuh"
+#include "attention/cuda/quantised/quantised_scores.h"
+#include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/score_keys.cuh"
+
+extern "C" {
+#include "attention/stages/stages.h"
+}
 
 namespace {
 
@@ -167,6 +173,10 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) mass_va
 
 // ---- launch ----
 
+int needs(const sl_attn_spec *spec, sl_kv_need *out) {
+    return sl_propose_quantised.needs(spec, out);
+}
+
 size_t lay_out(const sl_attn_geom *geom, int n_seqs, int n_kv, void *ws, values_params *p) {
     arena a = after_counters(ws);
     take_masses(&a, &p->score, geom, n_seqs, n_kv);
@@ -185,26 +195,22 @@ template <int DIM, int HEADS> void launch_values(const sl_attn_cuda_decode_args 
               dim3(THREADS), sizeof(values_space<DIM, HEADS>), a->stream, p);
 }
 
-template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     values_params p = {.score = score_params_of<DIM>(a), .v = a->v, .out = a->out, .partial = NULL, .stats = a->stats};
     lay_out(a->geom, a->n_seqs, a->max_kv, a->ws, &p);
-    p.score = launch_quantised_scores<DIM, BITS>(a, p.score, NULL);
+    sl_cuda_store_quantised_masses(a, p.score.mass, p.score.w);
     if (p.score.group <= 4)
         launch_values<DIM, 4>(a, p);
     else
         launch_values<DIM, 8>(a, p);
 }
 
-template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {
-    SL_WITH_BITS((int)sl_attn_get(a->spec, "bits"), launch, DIM, a);
-}
-
 void decode(const sl_attn_cuda_decode_args *args) {
-    SL_WITH_HEAD_DIM(args->geom->head_dim, launch_bits, args);
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 
 void account_proposal_and_values(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
-    account_quantised(geom, spec, n_kv, stats);
+    sl_cuda_account_quantised(geom, spec, n_kv, stats);
     count_rows_read(geom, 0, n_kv, stats);
 }
 
@@ -212,7 +218,7 @@ void account_proposal_and_values(const sl_attn_geom *geom, const sl_attn_spec *s
 
 const sl_attn_cuda_ops sl_dense_q_cuda_ops = {.workspace = workspace,
                                               .decode = decode,
-                                              .needs = needs_quantised,
+                                              .needs = needs,
                                               .state = NULL,
                                               .max_rows = 0,
                                               .account = account_proposal_and_values,
