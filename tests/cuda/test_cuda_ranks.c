@@ -212,7 +212,7 @@ static void nccl(void) {
 
 // ---- linear layers whose columns lie on several ranks ----
 
-enum { ROWS = 16, OUT = 256 };
+enum { ROWS = SL_LINEAR_ROWS, OUT = 256 };
 
 // The columns of a rank; rc of the cut. The caller frees *memory.
 static int columns_of(const sl_weight *w, int rank, int n, sl_weight *part, char **memory) {
@@ -350,7 +350,7 @@ static int check_layer(const sl_weight *w, const bf16 *x, const bf16 *next_w, in
 }
 
 static int check_kind(test_storage kind, int n_cols) {
-    static const int rows[] = {1, 8, ROWS};
+    static const int rows[] = {1, 8, 16, 30};
     uint64_t seed = test_seed + (uint64_t)n_cols;
     sl_weight w = test_stored_weight(kind, OUT, n_cols, &seed);
     bf16 *x = random_numbers(ROWS * n_cols, &seed), *next_w = random_numbers(OUT, &seed);
@@ -360,7 +360,7 @@ static int check_kind(test_storage kind, int n_cols) {
         most = sl_cuda_packed_rows(&k);
     }
     for (int n = 2; n <= SL_MOST_RANKS; n *= 2)
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < 4; i++)
             if (rows[i] <= most) n_cut += check_layer(&w, x, next_w, n, rows[i]);
     free(x), free(next_w);
     test_stored_free(&w);
@@ -368,9 +368,9 @@ static int check_kind(test_storage kind, int n_cols) {
 }
 
 static void plain_columns(void) {
-    CHECK_INT(check_kind((test_storage){SL_BF16, 0, 0}, 2048), 9);
-    CHECK_INT(check_kind((test_storage){SL_BF16, 0, 0}, 3072), 9); // leaves of 3 chunks
-    CHECK_INT(check_kind((test_storage){SL_BF16, 0, 0}, 1024), 9); // a rank of eight has one chunk
+    CHECK_INT(check_kind((test_storage){SL_BF16, 0, 0}, 2048), 12);
+    CHECK_INT(check_kind((test_storage){SL_BF16, 0, 0}, 3072), 12); // leaves of 3 chunks
+    CHECK_INT(check_kind((test_storage){SL_BF16, 0, 0}, 1024), 12); // a rank of eight has one chunk
 }
 
 static void packed_columns(void) {
