@@ -140,16 +140,18 @@ struct sl_backend {
     // at its return
     void (*aside_begin)(const sl_backend *be);
     void (*aside_end)(const sl_backend *be);
-    // Queues the numbers of sl_dummy_fill from element 0 on. quantiles: the backend's memory
-    void (*fill)(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out);
+    // Queues the numbers [from, from + n) of sl_dummy_fill; from: a multiple of 8. quantiles: the backend's memory
+    void (*fill)(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t from, size_t n, bf16 *out);
     // Rounds n_rows rows of head_dim bf16 numbers and stores them as the first rows of blocks of fp8 or int8: sl_kv_store
     // (kv/kv_rows.h) of every row. All pointers are the backend's memory
     void (*store_rows)(const sl_backend *be, const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks);
     // Copies n weights of equal n_cols into one block of the backend's memory, without gaps, and sets their data and scale
     // pointers. The format of their numbers there is the backend's. Weights without data (a dummy model) get random numbers.
+    // is_part: the weight, which is the only one, has the columns of one rank of several (models/cut.h).
     // NULL: operations read weights where the loader put them
-    int (*place)(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);
-    size_t (*placed_bytes)(const sl_backend *be, sl_weight *const *weights, int n); // that place allocates; NULL: no place
+    int (*place)(const sl_backend *be, sl_weight *const *weights, int n, int is_part, sl_error *err);
+    // That place allocates; NULL: no place
+    size_t (*placed_bytes)(const sl_backend *be, sl_weight *const *weights, int n, int is_part);
     // The stream of the operations (cudaStream_t), for kernels of other folders. Also makes the backend's device the current
     // device of the calling thread, because a launch goes to the current device. NULL: there is no stream
     void *(*stream)(const sl_backend *be);

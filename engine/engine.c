@@ -161,6 +161,7 @@ int sl_engine_new_planned(const sl_model *model, const sl_engine_options *option
         sl_engine_leave(e);
     }
     if (!rc && options->draft_model) rc = open_draft(e, options, err);
+    if (!rc) sl_engine_meet(e); // a rank that still loads weights would keep the others waiting in their first pass
     if (rc) {
         sl_engine_free(e);
         return rc;

@@ -1,9 +1,14 @@
 // engine/engine_ranks.c - the engine of a rank of a tensor-parallel run. Each rank has some heads, a part of the MLP and a part
-// of the output head, and runs the same passes. The backend adds the parts of sums (sl_cpu_use_comm); this file brings the
-// logits together, so that each rank samples the same token, and makes the ranks agree where they could differ: the context
-// that fits into memory, and a cancelled call.
+// of the output head, and runs the same passes. The backend adds the parts of sums (sl_cpu_use_comm, sl_cuda_use_comm); this
+// file brings the logits together, so that each rank samples the same token, and makes the ranks agree where they could differ:
+// the context that fits into memory, and a cancelled call.
 #include "backend/cpu/cpu_ranks.h"
 #include "engine/engine_internal.h"
+
+#ifdef SLEIGH_CUDA
+#include "backend/cuda/cuda_ranks.h"
+#include "backend/cuda/packed.h"
+#endif
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +17,60 @@
 
 static int check_options(const sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int n = e->comm->n;
-    if (e->device.backend->is_device)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "{tensor_parallel} %d: a GPU does not share a model yet; use {device} cpu", n);
+    if (e->device.backend->is_device && o->kv_cache && strcmp(o->kv_cache, "gpu"))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "{kv_cache} %s: found {tensor_parallel} %d; expected {kv_cache} gpu with it",
+                       o->kv_cache, n);
     if (o->n_draft)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "{tensor_parallel} %d: drafts ({draft}) are chosen by measured times, which differ between ranks", n);
     return 0;
 }
+
+#ifdef SLEIGH_CUDA
+// SL_ERR_UNSUPPORTED: the rows of a quantised weight that one rank has would not be stored as those of the whole weight, and
+// so would have other bits.
+static int check_rows(const sl_engine *e, sl_error *err) {
+    const sl_model_weights *w = &e->model->weights;
+    for (int i = 0; i < w->n_tensors; i++) {
+        const sl_weight *part = w->tensors[i].weight;
+        if (w->tensors[i].cut == SL_CUT_ROWS && sl_formats[part->format].has_scale && part->n_rows % SL_PIECE_ROWS)
+            return sl_fail(
+                err, SL_ERR_UNSUPPORTED,
+                "{tensor_parallel} %d: %s has %d rows; on a GPU, the rows of a quantised weight must be a multiple of %d",
+                e->comm->n, w->tensors[i].shape.name, part->n_rows * e->comm->n, SL_PIECE_ROWS * e->comm->n);
+    }
+    return 0;
+}
+
+static int join_gpus(sl_engine *e, sl_error *err) {
+    sl_cuda_links links;
+    int n = e->comm->n, rc = check_rows(e, err);
+    if (rc) return rc;
+    rc = sl_cuda_use_comm(e->device.backend, e->comm, &links, err);
+    if (rc) return rc;
+    if (links.n_sharing > 1)
+        sl_engine_log(e, "%s GPU is shared by %d of the %d ranks: they take turns, which is slower than one rank",
+                      links.n_sharing == n ? "one" : "this", links.n_sharing, n);
+    if (links.is_one_each && !links.has_nccl)
+        sl_engine_log(e, "prefills add their sums without NCCL (%.200s), which is slower", links.why_not.message);
+    if (!links.has_peers)
+        sl_engine_log(e, "a GPU cannot map the memory of another one: NCCL brings all parts of sums, which is slower");
+    return 0;
+}
+
+static void gather_on_gpu(const sl_engine *e, int n, float *out) {
+    sl_cuda_gather_logits(e->device.backend, n, e->model->config.n_vocab / e->comm->n, out);
+}
+#else
+static int join_gpus(sl_engine *e, sl_error *err) { // there are no devices but the CPU
+    (void)e, (void)err;
+    SL_CHECK(!"a GPU");
+}
+static void gather_on_gpu(const sl_engine *e, int n, float *out) {
+    (void)e, (void)n, (void)out;
+    SL_CHECK(!"a GPU");
+}
+#endif
 
 int sl_engine_join(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int n = e->model->part.shard.n;
@@ -28,10 +80,16 @@ int sl_engine_join(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     if (!e->comm) return 0;
     int rc = check_options(e, o, err);
     if (rc) return rc;
+    if (e->device.backend->is_device) return join_gpus(e, err);
     e->part_logits = malloc((size_t)e->model->config.n_vocab / (size_t)n * sizeof *e->part_logits);
     if (!e->part_logits) return sl_fail(err, SL_ERR_MEMORY, "logits: out of memory");
     sl_cpu_use_comm(e->device.backend, e->comm);
     return 0;
+}
+
+void sl_engine_meet(const sl_engine *e) {
+    int32_t own = 0, all[SL_MOST_RANKS];
+    if (e->comm) sl_engine_gather(e, &own, sizeof own, all);
 }
 
 int sl_model_threads(const sl_model *model, int n_threads) {
@@ -82,6 +140,10 @@ int sl_engine_check_part(const sl_engine *e, const sl_attn_plan *plan, sl_error 
 
 void sl_engine_gather_logits(const sl_batch *b, int n, float *out) {
     const sl_engine *e = b->ranges[0].session->engine;
+    if (e->device.backend->is_device) {
+        gather_on_gpu(e, n, out);
+        return;
+    }
     size_t n_vocab = (size_t)e->model->config.n_vocab, part = n_vocab / (size_t)e->comm->n;
     for (int i = n - 1; i >= 0; i--) { // the last row first: the others lie before it
         memcpy(e->part_logits, out + (size_t)i * part, part * sizeof *out);

@@ -1,5 +1,6 @@
 // engine/session_fill.c - a session of random rows, for benches of long contexts that a prefill would take too long to make.
 #include "backend/dummy_weights.h"
+#include "base/comm.h"
 #include "engine/engine_internal.h"
 #include "kv/kv_offload.h"
 
@@ -13,25 +14,27 @@ static uint64_t key_of(const sl_session *s, int layer, int page_index, int is_v)
     return sl_dummy_key(name);
 }
 
-// Fills page number `page` of a layer's K, or of its V. numbers: the backend's memory for a page in bf16, for another format.
-static void fill_page(const sl_kv_pool *pool, uint64_t key, const bf16 *quantiles, bf16 *rows, sl_format format, size_t page,
-                      bf16 *numbers) {
+// Fills page number `page` of a layer's K, or of its V. A page of the whole model has the KV heads of all ranks, and `rank` has
+// its heads. numbers: the backend's memory for a page in bf16, for another format.
+static void fill_page(const sl_kv_pool *pool, int rank, uint64_t key, const bf16 *quantiles, bf16 *rows, sl_format format,
+                      size_t page, bf16 *numbers) {
     const sl_backend *be = pool->backend;
     const int n_rows = pool->n_kv_heads * SL_PAGE;
     size_t n = (size_t)n_rows * pool->head_dim;
     char *to = (char *)rows + page * n_rows * sl_kv_row_bytes(format, pool->head_dim);
-    be->fill(be, key, quantiles, n, format == SL_BF16 ? (bf16 *)to : numbers);
+    be->fill(be, key, quantiles, (size_t)rank * n, n, format == SL_BF16 ? (bf16 *)to : numbers);
     if (format != SL_BF16) be->store_rows(be, numbers, format, pool->head_dim, n_rows, to);
 }
 
 // Fills the pages of one layer.
 static void fill_layer(sl_session *s, int layer, const bf16 *quantiles, bf16 *numbers) {
     sl_kv_pool *pool = &s->engine->device.pool;
+    int rank = sl_comm_rank(s->engine->comm);
     sl_kv_rows rows = pool->offload ? sl_kv_staged(pool, layer) : sl_kv_layer(pool, layer);
     for (int i = 0; i < s->kv.n_pages; i++) {
         size_t page = pool->offload ? i : s->kv.pages[i];
-        fill_page(pool, key_of(s, layer, i, 0), quantiles, rows.k, pool->formats.k, page, numbers);
-        fill_page(pool, key_of(s, layer, i, 1), quantiles, rows.v, pool->formats.v, page, numbers);
+        fill_page(pool, rank, key_of(s, layer, i, 0), quantiles, rows.k, pool->formats.k, page, numbers);
+        fill_page(pool, rank, key_of(s, layer, i, 1), quantiles, rows.v, pool->formats.v, page, numbers);
     }
     if (pool->offload) sl_kv_write_rows(pool, layer, s->kv.pages, s->kv.n_pages, 0);
 }

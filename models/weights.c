@@ -307,13 +307,18 @@ static size_t placed_bytes(const sl_model_weights *w, const sl_backend *be, int 
         if (!copies[j].data && r->zero) copies[j].zero = r->zero->data;
         if (!copies[j].data && r->index) copies[j].order = r->index->data;
     }
-    return be->placed_bytes(be, group, *n);
+    return be->placed_bytes(be, group, *n, w->tensors[i].cut == SL_CUT_COLS);
+}
+
+// 1: a tied tensor of which a rank has some rows, and which a device may store in another order than the whole tensor's.
+static int is_apart(const sl_model_tensor *t, const sl_weight *whole) {
+    return t->same_as && t->cut != SL_CUT_NOT && sl_formats[whole->format].has_scale;
 }
 
 size_t sl_model_weights_placed_bytes(const sl_model_weights *w, const sl_backend *be) {
     size_t total = 0;
     for (int i = 0, n = 1; i < w->n_tensors; i += n)
-        if (w->tensors[i].same_as)
+        if (w->tensors[i].same_as && !is_apart(&w->tensors[i], w->tensors[i].same_as))
             n = 1;
         else
             total += placed_bytes(w, be, i, &n);
@@ -372,10 +377,10 @@ int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, cons
         n = 1;
         rc = sl_cancel_poll(cancel, err);
         if (rc) break;
-        if (t->same_as)
-            *t->weight = *t->same_as;
+        if (t->same_as && !is_apart(&w->tensors[i], t->same_as))
+            *t->weight = w->tensors[i].cut == SL_CUT_NOT ? *t->same_as : sl_cut_rows(t->same_as, 0, &w->config->shard);
         else
-            rc = be->place(be, group, n = joined(placed, i, group), err);
+            rc = be->place(be, group, n = joined(placed, i, group), w->tensors[i].cut == SL_CUT_COLS, err);
         if (!rc) sl_progress_report(progress, i + n, w->n_tensors);
     }
     if (rc)
@@ -410,7 +415,7 @@ static int place_rounded(const sl_model_weights *w, const sl_backend *be, const 
         n = 1;
         if (!is_rounded(w, i)) continue;
         rc = sl_cancel_poll(cancel, err);
-        if (!rc) rc = be->place(be, group, n = joined(placed, i, group), err);
+        if (!rc) rc = be->place(be, group, n = joined(placed, i, group), w->tensors[i].cut == SL_CUT_COLS, err);
     }
     return rc;
 }

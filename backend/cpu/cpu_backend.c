@@ -602,9 +602,9 @@ static void aside(const sl_backend *be) {
     (void)be;
 }
 
-static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out) {
+static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t from, size_t n, bf16 *out) {
     (void)be;
-    sl_dummy_fill(key, quantiles, 0, n, out);
+    sl_dummy_fill(key, quantiles, from, n, out);
 }
 
 static void store_rows(const sl_backend *be, const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks) {

@@ -73,8 +73,8 @@ static void aside_end(const sl_backend *be) {
     sl_cuda_keep_error(c, cudaStreamWaitEvent(c->stream, c->aside_event, 0), "a copy aside");
 }
 
-static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t n, bf16 *out) {
-    sl_cuda_dummy_fill(key, quantiles, n, out, use(be)->stream);
+static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t from, size_t n, bf16 *out) {
+    sl_cuda_dummy_fill(key, quantiles, from, n, out, use(be)->stream);
 }
 
 static void store_blocks(const sl_backend *be, const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks) {
@@ -101,6 +101,7 @@ static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, in
 typedef struct matrices {
     const sl_weight *w[3];
     int n;
+    int n_ranks; // that have the columns of the matrix, which is the only one; 0: each matrix has all of them
 } matrices;
 
 static int outputs_of(const matrices *m) {
@@ -142,7 +143,8 @@ static void decode_linear(sl_cuda *c, matrices m, sl_cuda_linear l, int n_rows, 
         sl_cuda_linear part = l;
         rows = next_run(&m, &i);
         part.w = w->data, part.n_in = w->n_cols;
-        if (is_packed(w)) part.packing = sl_cuda_packing_of(w), part.scale = w->scale, part.order = w->order;
+        part.n_ranks = m.n_ranks;
+        if (is_packed(w)) part.packing = sl_cuda_packing_of_part(w, m.n_ranks), part.scale = w->scale, part.order = w->order;
         if (rows < l.n_out) part.n_part = rows;
         if (l.end == SL_LINEAR_STORE) part.out32 = l.out32 + first;
         if (l.end == SL_LINEAR_ROPE_APPEND) part.n_heads = l.n_heads - first / l.head_dim;
@@ -151,12 +153,12 @@ static void decode_linear(sl_cuda *c, matrices m, sl_cuda_linear l, int n_rows, 
 }
 
 // A prefill with a packed matrix, which becomes bf16 in the scratch memory, as many rows at a time as fit.
-static void prefill_widened(sl_cuda *c, const sl_weight *w, const sl_cuda_product *all) {
+static void prefill_widened(sl_cuda *c, const sl_weight *w, int n_ranks, const sl_cuda_product *all) {
     for (int first = 0, most = sl_cuda_rows_that_fit(SL_WIDE, w->n_cols, sizeof(bf16)); first < all->n_out; first += most) {
         sl_cuda_product part = *all;
         part.w = c->wide, part.n_out = all->n_out - first < most ? all->n_out - first : most;
         part.out = sl_cuda_output_at(all, 0, first);
-        sl_cuda_packed_widen(w, first, part.n_out, c->wide, c->stream);
+        sl_cuda_packed_widen(w, n_ranks, first, part.n_out, c->wide, c->stream);
         sl_cuda_gemm(c, &part);
     }
 }
@@ -178,19 +180,46 @@ static void prefill_linear(sl_cuda *c, matrices m, const bf16 *x, int n_rows, in
         if (w->inputs != SL_INPUTS_PLAIN)
             sl_cuda_prefill_fp8(c, w, &p);
         else if (is_packed(w))
-            prefill_widened(c, w, &p);
+            prefill_widened(c, w, m.n_ranks, &p);
         else
             sl_cuda_gemm(c, &p);
+    }
+}
+
+// A product that is added to the residual stream, and whose columns lie on all ranks. norm: of a decode step; NULL: none
+static void linear_ranks(sl_cuda *c, const sl_weight *w, const bf16 *x, int n_rows, sl_linear_mode mode, float *out,
+                         const sl_next_norm *norm) {
+    const matrices own = {.w = {w}, .n = 1, .n_ranks = c->ranks->exchange.n};
+    if (mode == SL_LINEAR_DECODE && c->skipped_parts & SL_PART_LINEAR) return;
+    for (int r = 0, rows, most = sl_cuda_ranks_rows(w->n_rows); r < n_rows; r += rows) {
+        const bf16 *from = x + (size_t)r * w->n_cols;
+        float *part = sl_cuda_ranks_slot(c);
+        sl_next_norm next = norm ? *norm : (sl_next_norm){0};
+        rows = n_rows - r < most ? n_rows - r : most;
+        if (mode == SL_LINEAR_PREFILL)
+            prefill_linear(c, own, from, rows, 1, 0, part);
+        else
+            decode_linear(c, own, (sl_cuda_linear){.x = from, .end = SL_LINEAR_STORE, .out32 = part}, rows, w->n_rows);
+        if (norm) {
+            next.rows = (bf16 *)norm->rows + (size_t)r * w->n_rows;
+            next.sums = norm->sums + (size_t)r * (w->n_rows / SL_NORM_TILE);
+        }
+        if (mode == SL_LINEAR_PREFILL)
+            sl_cuda_ranks_add_prefill(c, rows, w->n_rows, out + (size_t)r * w->n_rows);
+        else
+            sl_cuda_ranks_add(c, rows, w->n_rows, out + (size_t)r * w->n_rows, norm ? &next : NULL);
     }
 }
 
 static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int accumulate,
                    float *out) {
     sl_cuda *c = use(be);
-    if (mode == SL_LINEAR_PREFILL)
-        prefill_linear(c, (matrices){{w}, 1}, x, n_rows, 1, accumulate, out);
+    if (c->ranks && accumulate)
+        linear_ranks(c, w, x, n_rows, mode, out, NULL);
+    else if (mode == SL_LINEAR_PREFILL)
+        prefill_linear(c, (matrices){.w = {w}, .n = 1}, x, n_rows, 1, accumulate, out);
     else
-        decode_linear(c, (matrices){{w}, 1},
+        decode_linear(c, (matrices){.w = {w}, .n = 1},
                       (sl_cuda_linear){.x = x, .end = accumulate ? SL_LINEAR_ADD : SL_LINEAR_STORE, .out32 = out}, n_rows,
                       w->n_rows);
 }
@@ -207,11 +236,17 @@ static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const voi
         rmsnorm(be, out, norm->w, n_rows, norm->eps, norm->rows);
         return (sl_normed){.rows = norm->rows};
     }
-    decode_linear(
-        use(be), (matrices){{w}, 1},
-        (sl_cuda_linear){
-            .x = x, .end = SL_LINEAR_ADD, .out32 = out, .out16 = norm->rows, .next_w = norm->w->data, .next_sums = norm->sums},
-        n_rows, hidden);
+    if (use(be)->ranks)
+        linear_ranks(sl_cuda_of(be), w, x, n_rows, mode, out, norm);
+    else
+        decode_linear(use(be), (matrices){.w = {w}, .n = 1},
+                      (sl_cuda_linear){.x = x,
+                                       .end = SL_LINEAR_ADD,
+                                       .out32 = out,
+                                       .out16 = norm->rows,
+                                       .next_w = norm->w->data,
+                                       .next_sums = norm->sums},
+                      n_rows, hidden);
     return (sl_normed){.rows = norm->rows, .sums = norm->sums, .eps = norm->eps};
 }
 
@@ -272,15 +307,15 @@ static sl_queries qkv_prefill(sl_cuda *c, const sl_qkv *a) {
     bf16 *work = a->work;
     const bf16 *x = a->x.rows;
     if (a->first == 0) {
-        prefill_linear(c, (matrices){{a->q, a->k, a->v}, 3}, x, n, 0, 0, work);
+        prefill_linear(c, (matrices){.w = {a->q, a->k, a->v}, .n = 3}, x, n, 0, 0, work);
         finish_heads(c, a, bf16_heads(a, work, all, n, a->n_heads, a->n_kv_heads), 0);
         return (sl_queries){.data = work, .stride = all};
     }
-    prefill_linear(c, (matrices){{a->k, a->v}, 2}, x, a->n_rows, 0, 0, work);
+    prefill_linear(c, (matrices){.w = {a->k, a->v}, .n = 2}, x, a->n_rows, 0, 0, work);
     finish_heads(c, a, bf16_heads(a, work, all - q_dim, a->n_rows, 0, a->n_kv_heads), 0);
     bf16 *q = work + (size_t)a->n_rows * (all - q_dim);
     if (n == 0) return (sl_queries){.data = q, .stride = q_dim};
-    prefill_linear(c, (matrices){{a->q}, 1}, x + (size_t)a->first * a->q->n_cols, n, 0, 0, q);
+    prefill_linear(c, (matrices){.w = {a->q}, .n = 1}, x + (size_t)a->first * a->q->n_cols, n, 0, 0, q);
     finish_heads(c, a, bf16_heads(a, q, q_dim, n, a->n_heads, 0), a->first);
     return (sl_queries){.data = q, .stride = q_dim};
 }
@@ -292,7 +327,7 @@ static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
     float *products = a->work;
     bf16 *q = (bf16 *)(products + (size_t)a->n_rows * all), *staged = q + (size_t)a->n_rows * q_dim;
     decode_linear(
-        c, (matrices){{a->q, a->k, a->v}, 3},
+        c, (matrices){.w = {a->q, a->k, a->v}, .n = 3},
         (sl_cuda_linear){.x = a->x.rows, .sums = a->x.sums, .eps = a->x.eps, .end = SL_LINEAR_STORE, .out32 = products},
         a->n_rows, all);
     if (c->skipped_parts & SL_PART_REST) return (sl_queries){.data = q, .stride = q_dim};
@@ -322,7 +357,7 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     const int is_staged = is_bytes(a);
     const size_t kv_dim = a->k->n_rows;
     bf16 *staged = (bf16 *)a->work + a->n_rows * q_dim; // K [n_rows][kv_dim], then V
-    decode_linear(c, (matrices){{a->q, a->k, a->v}, 3},
+    decode_linear(c, (matrices){.w = {a->q, a->k, a->v}, .n = 3},
                   (sl_cuda_linear){.x = a->x.rows,
                                    .sums = a->x.sums,
                                    .eps = a->x.eps,
@@ -344,7 +379,7 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
 static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, sl_normed x, int n_rows,
                     sl_linear_mode mode, void *work, void *out) {
     sl_cuda *c = use(be);
-    const matrices both = {{gate, up}, 2};
+    const matrices both = {.w = {gate, up}, .n = 2};
     SL_CHECK(up->data == end_of(gate));
     if (mode == SL_LINEAR_PREFILL) {
         prefill_linear(c, both, x.rows, n_rows, 0, 0, work);
@@ -357,8 +392,16 @@ static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight
 
 // ---- the table ----
 
+// SL_ERR_UNSUPPORTED: the columns of a row-parallel weight cannot be divided by the ranks. what: of the columns
+static int check_columns(const sl_cuda *c, const char *what, int n_cols, sl_error *err) {
+    int n = c->ranks ? c->ranks->exchange.n : 1;
+    if (n == 1 || n_cols % SL_PIECE_COLS == 0) return 0;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "{tensor_parallel} %d: this model has %d %s; on a GPU, each rank needs a multiple of %d of them", n,
+                   n * n_cols, what, SL_PIECE_COLS);
+}
+
 static int prepare(const sl_backend *be, const sl_shape *s, sl_error *err) {
-    (void)be;
     int group = s->n_heads / s->n_kv_heads, dim = s->head_dim;
     if (dim != 64 && dim != 80 && dim != 96 && dim != 128)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "head_dim %d: on a GPU 64, 80, 96 and 128 are supported; use {device} cpu",
@@ -370,7 +413,12 @@ static int prepare(const sl_backend *be, const sl_shape *s, sl_error *err) {
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "hidden_size %d, intermediate_size %d: on a GPU both must be multiples of 8; use {device} cpu",
                        s->hidden, s->n_ffn);
-    return 0;
+    int n = sl_cuda_of(be)->ranks ? sl_cuda_of(be)->ranks->exchange.n : 1;
+    if (n > 1 && s->hidden % (n * SL_NORM_TILE)) // packed.h
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "{tensor_parallel} %d: hidden_size %d; on a GPU, ranks need a multiple of %d",
+                       n, s->hidden, n * SL_NORM_TILE);
+    int rc = check_columns(sl_cuda_of(be), "columns of attention (query heads x head_dim)", s->n_heads * dim, err);
+    return rc ? rc : check_columns(sl_cuda_of(be), "columns of the MLP (intermediate_size)", s->n_ffn, err);
 }
 
 static void destroy(const sl_backend *be) {
@@ -380,6 +428,7 @@ static void destroy(const sl_backend *be) {
     sl_cuda_place_free(c);
     sl_cuda_gemm_free(c);
     sl_cuda_sampling_free(c);
+    sl_cuda_ranks_free(c);
     cudaFree(c->inv_freq);
     cudaFree(c->rope);
     sl_cuda_device_close(c);

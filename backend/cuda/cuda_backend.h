@@ -1,11 +1,12 @@
 // backend/cuda/cuda_backend.h - the state of the CUDA backend, for the C files of this folder and the attention runner.
 //
 // The files depend on each other in this order: cuda_error.c -> cuda_device.c (errors, memory) -> cuda_graph.c, gemm.c,
-// prefill_fp8.c, cuda_place.c, cuda_sampling.c -> cuda_backend.c (operations, and the table of all functions).
+// prefill_fp8.c, cuda_place.c, cuda_ranks.c, cuda_sampling.c -> cuda_backend.c (operations, and the table of all functions).
 #ifndef SLEIGH_CUDA_BACKEND_H
 #define SLEIGH_CUDA_BACKEND_H
 
 #include "backend/backend.h"
+#include "backend/cuda/rank_sum.h"
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -42,6 +43,19 @@ typedef struct sl_gemm_plan {
     cublasLtMatmulDesc_t op;
     cublasLtMatmulAlgo_t algo;
 } sl_gemm_plan;
+
+// What a rank of a tensor-parallel run has in common with the others.
+typedef struct sl_cuda_ranks {
+    sl_exchange exchange;              // of every call, without its slots
+    float *slots[SL_MOST_RANKS][2];    // of all ranks
+    char *memory;                      // this rank's exchange memory: two slots, then the flags
+    volatile sl_exchange_fault *fault; // host memory
+    int next_slot;                     // that the next exchange takes
+    int n_sharing;                     // ranks that use this GPU
+    struct sl_nccl *nccl;              // NULL: not in use
+    // The parts of all ranks, which NCCL brings: [n][SL_EXCHANGE_SLOT]. NULL: the ranks map each other's memory
+    float *gathered;
+} sl_cuda_ranks;
 
 typedef struct sl_cuda {
     sl_backend base; // the first member: sl_cuda_of converts a pointer to it
@@ -81,6 +95,7 @@ typedef struct sl_cuda {
         sl_step_key key;
         cudaGraphExec_t exec;
         uint64_t used; // n_steps of its last replay
+        int next_slot; // sl_cuda_ranks.next_slot at its end
     } graphs[SL_MAX_GRAPHS];
     int n_graphs;
     uint64_t n_steps;
@@ -93,7 +108,8 @@ typedef struct sl_cuda {
     int32_t *sampled_ids; // [sample_rows] pinned
     uint32_t *allowed;    // [allowed_words] of the rows that sample from some tokens only
     size_t allowed_words;
-    cudaEvent_t sampled; // sampled_ids holds the ids of the last step
+    cudaEvent_t sampled;  // sampled_ids holds the ids of the last step
+    sl_cuda_ranks *ranks; // NULL: the process has the whole model
 } sl_cuda;
 
 static inline sl_cuda *sl_cuda_of(const sl_backend *be) {
@@ -167,6 +183,21 @@ void sl_cuda_gemm_free(sl_cuda *c);
 int sl_cuda_settle_inputs(sl_cuda *c, sl_weight *const *weights, int n, sl_error *err);
 void sl_cuda_prefill_fp8(sl_cuda *c, const sl_weight *w, const sl_cuda_product *product); // product: the bf16 one
 
+// ---- cuda_ranks.c; c->ranks is there, unless a function says otherwise ----
+
+// The memory that gets this rank's part for the next exchange.
+float *sl_cuda_ranks_slot(const sl_cuda *c);
+int sl_cuda_ranks_rows(int n_cols); // the most rows of one exchange
+// Queues: x [n_rows][n_cols] += the sum of the parts [n_rows][n_cols] in the slots of all ranks. norm: as linear_norm in a
+// decode step; NULL: none
+void sl_cuda_ranks_add(sl_cuda *c, int n_rows, int n_cols, float *x, const sl_next_norm *norm);
+// The same for a prefill, without a norm: the order of the sum may be another one.
+void sl_cuda_ranks_add_prefill(sl_cuda *c, int n_rows, int n_cols, float *x);
+// Call before a step that is recorded or replayed: makes slot 0 the next one. Without ranks it does nothing.
+void sl_cuda_ranks_begin_step(sl_cuda *c);
+int sl_cuda_ranks_check(const sl_cuda *c, sl_error *err); // SL_ERR_DEVICE: a rank has not come; 0 also without ranks
+void sl_cuda_ranks_free(sl_cuda *c);                      // also without ranks
+
 // ---- cuda_sampling.c ----
 void sl_cuda_sample_rows(const sl_backend *be, const float *logits, const sl_row *rows, const sl_sampling *const *sampling,
                          const uint32_t *const *allowed, int n_rows, int n_vocab, int32_t *ids);
@@ -174,8 +205,8 @@ int sl_cuda_sampled_ids(const sl_backend *be, int32_t *ids, int n, sl_error *err
 void sl_cuda_sampling_free(sl_cuda *c);
 
 // ---- cuda_place.c ----
-size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n);
-int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);
+size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, int is_part);
+int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, int is_part, sl_error *err);
 void sl_cuda_place_free(sl_cuda *c);
 
 #endif

@@ -30,6 +30,7 @@ int sl_cuda_finish(const sl_backend *be, sl_error *err) {
     sl_cuda_use(c);
     sl_cuda_keep_error(c, cudaGetLastError(), "launch");
     sl_cuda_keep_error(c, cudaStreamSynchronize(c->stream), "step");
+    if (!c->first_error.code) sl_cuda_ranks_check(c, &c->first_error);
     if (!c->first_error.code) return 0;
     if (err) *err = c->first_error;
     int rc = c->first_error.code;
@@ -139,8 +140,9 @@ void *sl_cuda_stream(const sl_backend *be) {
 
 size_t sl_cuda_free_memory(const sl_backend *be) {
     sl_cuda_use(sl_cuda_of(be));
+    const sl_cuda_ranks *ranks = sl_cuda_of(be)->ranks;
     size_t free = 0, total = 0;
-    return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? free / (size_t)(ranks ? ranks->n_sharing : 1) : 0;
 }
 
 void *sl_cuda_alloc(const sl_backend *be, size_t size) {

@@ -1,7 +1,7 @@
 // backend/cuda/cuda_graph.c - records decode steps as CUDA graphs, one graph for each key (sl_step_key).
 //
 // A recording keeps the addresses and the grids of its launches. Tokens, positions and page tables lie in device memory, so one
-// recording serves every step of its key.
+// recording serves every step of its key. With several ranks (cuda_ranks.h) every step begins with the exchange slot 0.
 #include "backend/cuda/cuda_backend.h"
 
 #include <string.h>
@@ -51,21 +51,26 @@ void sl_cuda_run_step(const sl_backend *be, sl_step_key key, void (*forward)(con
     sl_cuda *c = sl_cuda_of(be);
     sl_cuda_use(c);
     c->n_steps++;
+    sl_cuda_ranks_begin_step(c);
     for (int i = 0; i < c->n_graphs; i++) {
         if (!is_same(c->graphs[i].key, key)) continue;
         c->graphs[i].used = c->n_steps;
         sl_cuda_keep_error(c, cudaGraphLaunch(c->graphs[i].exec, c->stream), "replaying a step");
+        if (c->ranks) c->ranks->next_slot = c->graphs[i].next_slot;
         return;
     }
     // The first step of a key runs without a recording. This step may grow buffers, and so make recordings invalid. It also
     // loads the kernels; CUDA does not allow that within a recording.
     forward(batch);
     if (c->first_error.code) return;
+    int next_slot = c->ranks ? c->ranks->next_slot : 0;
+    if (c->ranks) c->ranks->next_slot = 0; // where a replay begins; what is recorded does not run, and ends as this step
     cudaGraphExec_t exec = record(c, forward, batch);
+    if (c->ranks) c->ranks->next_slot = next_slot;
     if (!exec) return;
     if (c->n_graphs == SL_MAX_GRAPHS) drop_graph(c, oldest_graph(c));
     int i = c->n_graphs++;
-    c->graphs[i].key = key, c->graphs[i].exec = exec, c->graphs[i].used = c->n_steps;
+    c->graphs[i].key = key, c->graphs[i].exec = exec, c->graphs[i].used = c->n_steps, c->graphs[i].next_slot = next_slot;
 }
 
 void sl_cuda_forget(const sl_backend *be) {

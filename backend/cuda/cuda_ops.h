@@ -72,9 +72,9 @@ void sl_cuda_store_blocks(const bf16 *rows, sl_format format, int head_dim, int 
 // of 8.
 void sl_cuda_swiglu(const bf16 *gate_up, int n_rows, int n_ffn, bf16 *out, cudaStream_t stream);
 
-// Fills a matrix of a dummy model with the same bits as sl_dummy_fill (backend/dummy_weights.h). quantiles: the table of
-// that file, in device memory.
-void sl_cuda_dummy_fill(uint64_t key, const bf16 *quantiles, size_t n, bf16 *out, cudaStream_t stream);
+// Writes numbers [from, from + n) of a matrix of a dummy model, with the same bits as sl_dummy_fill (backend/dummy_weights.h).
+// from: a multiple of 8. quantiles: the table of that file, in device memory.
+void sl_cuda_dummy_fill(uint64_t key, const bf16 *quantiles, size_t from, size_t n, bf16 *out, cudaStream_t stream);
 
 // out[i] = in[i] rounded to nearest, ties to even. format: SL_F16 or SL_F32. Every NaN becomes the same NaN.
 void sl_cuda_to_bf16(const void *in, sl_format format, size_t n, bf16 *out, cudaStream_t stream);

@@ -2,9 +2,10 @@
 //
 // Weights that an operation reads together (q, k, v; gate, up) lie in one block, one matrix after the other. Quantised weights
 // stay packed if the kernels can read them (packed.h). Those of equal packings that are neighbours in a block form a run, one
-// matrix; after it come its scales and its order. All others are bf16 on the GPU: F16 and F32 weights are rounded there,
-// and the host rounds the numbers of the other quantised weights. Weights are copied from the mapped file to the GPU through
-// two pinned buffers. While CUDA copies one buffer, threads fill the other one.
+// matrix; after it come its scales and its order. A weight with the columns of one rank has a block of its own. All others are
+// bf16 on the GPU: F16 and F32 weights are rounded there, and the host rounds the numbers of the other quantised weights.
+// Weights are copied from the mapped file to the GPU through two pinned buffers. While CUDA copies one buffer, threads fill the
+// other one.
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_ops.h"
@@ -129,7 +130,7 @@ static int make_dummy(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
     if (w->n_rows > 1) {
         const bf16 *quantiles;
         int rc = dummy_quantiles(c, sl_dummy_deviation(w->name, w->n_cols), &quantiles, err);
-        if (!rc) sl_cuda_dummy_fill(sl_dummy_key(w->name), quantiles, count(w), to, c->stream);
+        if (!rc) sl_cuda_dummy_fill(sl_dummy_key(w->name), quantiles, 0, count(w), to, c->stream);
         return rc;
     }
     bf16 *values = malloc(count(w) * sizeof *values);
@@ -162,8 +163,8 @@ static int rows_of(sl_weight *const *weights, int n) {
 
 // The packing of weight i of a block. If another weight of its format has zero points or an order, it gets zero points too, so
 // that the two can form a run.
-static sl_cuda_packing packing_in(sl_weight *const *weights, int n, int i) {
-    sl_cuda_packing k = sl_cuda_packing_of(weights[i]), wide = k;
+static sl_cuda_packing packing_in(sl_weight *const *weights, int n, int i, int n_ranks) {
+    sl_cuda_packing k = sl_cuda_packing_of_part(weights[i], n_ranks), wide = k;
     wide.width = 2;
     for (int j = 0; j < n; j++)
         if (weights[j]->format == k.format && (weights[j]->zero || weights[j]->order) && sl_cuda_has_kernels(&wide))
@@ -178,9 +179,9 @@ static int same_order(const sl_weight *a, const sl_weight *b) {
 
 // How many weights from weight i on form a run.
 static int run_of(sl_weight *const *weights, int n, int i) {
-    sl_cuda_packing a = packing_in(weights, n, i);
+    sl_cuda_packing a = packing_in(weights, n, i, 1);
     for (int j = i + 1; j < n; j++) {
-        sl_cuda_packing b = packing_in(weights, n, j);
+        sl_cuda_packing b = packing_in(weights, n, j, 1);
         int is_equal = a.format == b.format && a.per_piece == b.per_piece && a.n_sets == b.n_sets && a.width == b.width;
         if (!is_equal || !same_order(weights[i], weights[j])) return j - i;
     }
@@ -188,10 +189,11 @@ static int run_of(sl_weight *const *weights, int n, int i) {
 }
 
 // 1: the kernels can read the block packed. Those for gate and up (two weights) read both at once.
-static int stays_packed(sl_weight *const *weights, int n) {
+static int stays_packed(sl_weight *const *weights, int n, int n_ranks) {
     for (int i = 0; i < n; i++) {
-        sl_cuda_packing k = packing_in(weights, n, i);
-        if (!sl_cuda_can_pack(weights[i]) || !sl_cuda_packed_rows(&k)) return 0;
+        if (!sl_cuda_can_pack(weights[i])) return 0; // before the packing: it takes only such weights
+        sl_cuda_packing k = packing_in(weights, n, i, n_ranks);
+        if (!sl_cuda_packed_rows(&k)) return 0;
     }
     return n != 2 || run_of(weights, n, 0) == 2;
 }
@@ -202,18 +204,24 @@ typedef struct run_place {
 } run_place;
 
 static run_place place_of_run(sl_weight *const *weights, int n, const sl_cuda_packing *k) {
-    run_place at = {.scales = sl_align(sl_packed_bytes(k, rows_of(weights, n)))};
-    at.order = sl_align(at.scales + sl_packed_scales(k, rows_of(weights, n)) * sizeof(float));
+    int rows = rows_of(weights, n) / k->n_beside;
+    run_place at = {.scales = sl_align(sl_packed_bytes(k, rows))};
+    at.order = sl_align(at.scales + sl_packed_scales(k, rows) * sizeof(float));
     at.end = sl_align(at.order + (weights[0]->order ? (size_t)weights[0]->n_cols * sizeof(int32_t) : 0));
     return at;
 }
 
-size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n) {
+static int ranks_of(const sl_cuda *c, int is_part) {
+    return is_part && c->ranks ? c->ranks->exchange.n : 1;
+}
+
+size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, int is_part) {
     size_t size = 0;
+    int n_ranks = ranks_of(sl_cuda_of(be), is_part);
     sl_cuda_use(sl_cuda_of(be));
-    if (!stays_packed(weights, n)) return (size_t)rows_of(weights, n) * (size_t)weights[0]->n_cols * sizeof(bf16);
+    if (!stays_packed(weights, n, n_ranks)) return (size_t)rows_of(weights, n) * (size_t)weights[0]->n_cols * sizeof(bf16);
     for (int i = 0, m; i < n; i += m) {
-        sl_cuda_packing k = packing_in(weights, n, i);
+        sl_cuda_packing k = packing_in(weights, n, i, n_ranks);
         m = run_of(weights, n, i);
         size += place_of_run(weights + i, m, &k).end;
     }
@@ -238,7 +246,8 @@ static void pack_rows(void *ctx, size_t i, int thread) {
 // Packs a weight, some rows at a time, and copies them to data and scale.
 static int send_packed(sl_cuda *c, char *data, float *scale, const sl_weight *w, const sl_cuda_packing *k, sl_error *err) {
     size_t row_bytes = sl_packed_bytes(k, SL_PIECE_ROWS), row_scales = sl_packed_scales(k, SL_PIECE_ROWS);
-    int all = w->n_rows / SL_PIECE_ROWS, most = row_bytes < SL_STAGING ? (int)(SL_STAGING / row_bytes) : 1, rc = 0;
+    int all = w->n_rows / SL_PIECE_ROWS / k->n_beside, most = row_bytes < SL_STAGING ? (int)(SL_STAGING / row_bytes) : 1,
+        rc = 0;
     if (most > all) most = all;
     pack_call call = {
         .w = w, .packing = k, .data = malloc(most * row_bytes), .scale = malloc(most * row_scales * sizeof(float))};
@@ -269,17 +278,18 @@ static int place_run(sl_cuda *c, sl_weight *const *weights, int n, const sl_cuda
         w->min = sl_formats[w->format].has_min ? scales : NULL;
         w->zero = k->width == 2 && !w->min ? (const int8_t *)scales : NULL;
         w->order = host_order ? order : NULL;
-        block += sl_packed_bytes(k, w->n_rows), scales += sl_packed_scales(k, w->n_rows);
+        block += sl_packed_bytes(k, w->n_rows / k->n_beside), scales += sl_packed_scales(k, w->n_rows / k->n_beside);
     }
     return rc;
 }
 
-static int place_packed(sl_cuda *c, sl_weight *const *weights, int n, char *block, sl_error *err) {
+static int place_packed(sl_cuda *c, sl_weight *const *weights, int n, int n_ranks, char *block, sl_error *err) {
     int rc = c->wide ? 0 : sl_cuda_check(cudaMalloc(&c->wide, SL_WIDE), "scratch memory for packed weights", err);
     sl_cuda_packing k[3]; // of all, because a placed weight no longer says what it had
     int runs[3];
     SL_CHECK(n <= 3);
-    for (int i = 0; i < n; i++) k[i] = packing_in(weights, n, i), runs[i] = run_of(weights, n, i);
+    for (int i = 0; i < n; i++) k[i] = packing_in(weights, n, i, n_ranks), runs[i] = run_of(weights, n, i);
+    if (n_ranks > 1) weights[0]->inputs = SL_INPUTS_PLAIN; // products of fp8 take rows that do not lie side by side
     if (!rc) rc = sl_cuda_settle_inputs(c, weights, n, err);
     for (int i = 0; !rc && i < n; i += runs[i]) {
         size_t size = place_of_run(weights + i, runs[i], &k[i]).end;
@@ -309,14 +319,18 @@ static int place_bf16(sl_cuda *c, sl_weight *const *weights, int n, bf16 *to, sl
     return rc;
 }
 
-int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err) {
+int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, int is_part, sl_error *err) {
     sl_cuda *c = sl_cuda_of(be);
+    int n_ranks = ranks_of(c, is_part);
     void *block = NULL;
+    SL_CHECK(n == 1 || !is_part);
     sl_cuda_use(c);
     int rc = init_staging(c, err);
-    if (!rc) rc = sl_cuda_check(cudaMalloc(&block, sl_cuda_placed_bytes(be, weights, n)), "weights", err);
+    if (!rc) rc = sl_cuda_check(cudaMalloc(&block, sl_cuda_placed_bytes(be, weights, n, is_part)), "weights", err);
     if (!rc) rc = keep_block(c, block, err);
-    if (!rc) rc = (stays_packed(weights, n) ? place_packed(c, weights, n, block, err) : place_bf16(c, weights, n, block, err));
+    if (!rc)
+        rc = stays_packed(weights, n, n_ranks) ? place_packed(c, weights, n, n_ranks, block, err)
+                                               : place_bf16(c, weights, n, block, err);
     return rc ? rc : sl_cuda_check(cudaGetLastError(), "weights", err);
 }
 

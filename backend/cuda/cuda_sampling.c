@@ -83,6 +83,7 @@ int sl_cuda_sampled_ids(const sl_backend *be, int32_t *ids, int n, sl_error *err
     sl_cuda_use(c);
     sl_cuda_keep_error(c, cudaGetLastError(), "launch");
     if (!c->first_error.code) sl_cuda_keep_error(c, cudaEventSynchronize(c->sampled), "sampling");
+    if (!c->first_error.code) sl_cuda_ranks_check(c, &c->first_error);
     if (c->first_error.code) return sl_cuda_finish(be, err);
     memcpy(ids, c->sampled_ids, n * sizeof *ids);
     return 0;

@@ -23,7 +23,8 @@
 namespace {
 
 enum {
-    WARPS = 4, // of a thread block; each computes a part of n_in
+    WARPS = 4,  // of a thread block; each computes a part of n_in
+    LEAVES = 8, // of a row of the whole matrix
     THREADS = 32 * WARPS,
     TILES = 3,              // tiles that use one load of x; at most WARPS. 6144 rows are 3 tiles per thread block on 132
     PITCH = CHUNK * 2 + 32, // bytes between rows of a stage, see ring::fetch
@@ -51,19 +52,36 @@ __device__ __forceinline__ uint4 load_shared(uint32_t at) {
     return v;
 }
 
+// What a warp computes: the chunks of its leaves, of some tiles. The columns of a rank (n_ranks) are LEAVES / n_ranks leaves,
+// so with 4 ranks two warps have them, and with 8 ranks one. The other warps compute other tiles beside them.
+struct share {
+    int first, second, end; // chunks: the first leaf, and the second one, which may be empty
+    int n_beside, beside;   // tiles that the warps of a thread block compute at a time; the one of this warp
+    __device__ int tile(int i) const { return i * n_beside + beside; }
+};
+
+template <sl_linear_end END> __device__ __forceinline__ share share_of(const sl_cuda_linear &p, int warp) {
+    const int n_ranks = END == SL_LINEAR_STORE ? max(p.n_ranks, 1) : 1, n_beside = max(n_ranks / 2, 1);
+    const int leaves = LEAVES / n_ranks, warps = WARPS / n_beside; // of a tile
+    const int beside = n_beside == 1 ? 0 : warp / warps, w = warp - beside * warps;
+    const int first = leaves * w / warps, end = leaves * (w + 1) / warps, n = (p.n_in + CHUNK - 1) / CHUNK;
+    return {n * first / leaves, n * min(first + 1, end) / leaves, n * end / leaves, n_beside, beside};
+}
+
 // The weights of one warp in flight: STAGES of its chunks. The order of fetches is the order of use: for each TILES tiles, for
 // each chunk of the warp, for each of these tiles. Only one warp fills and reads a ring, so no warp waits for another warp.
 template <sl_linear_end END, int N_STAGES> struct ring {
     const sl_cuda_linear &p;
-    const int lane, first_chunk, end_chunk, end; // `end`: the tile after the last one
-    const uint32_t stages;                       // address in shared memory
-    int tile, n, chunk, i;                       // the next fetch: chunk `chunk` of tile + i, where i < n <= TILES
-    int fill_stage, read_stage;                  // the next stage to fill, and to read
+    const int lane, end;        // `end`: the tile after the last one
+    const share own;            // of this warp
+    const uint32_t stages;      // address in shared memory
+    int tile, n, chunk, i;      // the next fetch: chunk `chunk` of tile + i, where i < n <= TILES
+    int fill_stage, read_stage; // the next stage to fill, and to read
     uint64_t policy;
 
-    __device__ ring(const sl_cuda_linear &p, const void *stages, int lane, int first_chunk, int end_chunk, int begin, int end)
-        : p(p), lane(lane), first_chunk(first_chunk), end_chunk(end_chunk), end(first_chunk < end_chunk ? end : begin),
-          stages((uint32_t)__cvta_generic_to_shared(stages)), tile(begin), n(min(TILES, end - begin)), chunk(first_chunk), i(0),
+    __device__ ring(const sl_cuda_linear &p, const void *stages, int lane, const share &own, int begin, int end)
+        : p(p), lane(lane), end(own.first < own.end ? end : begin), own(own),
+          stages((uint32_t)__cvta_generic_to_shared(stages)), tile(begin), n(min(TILES, end - begin)), chunk(own.first), i(0),
           fill_stage(0), read_stage(0), policy(sl_l2_policy(SL_L2_FIRST_OUT)) {}
 
     // Fetches the next chunk of a tile, if there is one. Closes a group of copies in both cases, because next() counts the
@@ -77,7 +95,7 @@ template <sl_linear_end END, int N_STAGES> struct ring {
     // Elements after n_in and rows after n_out are zeros.
     __device__ __forceinline__ void fetch() {
         if (tile < end) {
-            const tile_rows rows = ending<END>::rows(p, tile + i);
+            const tile_rows rows = ending<END>::rows(p, own.tile(tile + i));
             const int piece = lane % 16, k = chunk * CHUNK + piece * 8, second = lane / 16;
             const uint32_t to = stages + fill_stage * STAGE + second * PITCH + piece * 16;
             const bf16 *lo = (const bf16 *)p.w + ((size_t)(rows.lo + 2 * second) * p.n_in + k);
@@ -91,8 +109,8 @@ template <sl_linear_end END, int N_STAGES> struct ring {
             fill_stage = fill_stage + 1 == N_STAGES ? 0 : fill_stage + 1;
             if (++i == n) {
                 i = 0;
-                if (++chunk == end_chunk) {
-                    chunk = first_chunk;
+                if (++chunk == own.end) {
+                    chunk = own.first;
                     tile += n;
                     n = min(TILES, end - tile);
                 }
@@ -199,8 +217,9 @@ template <int NT> __device__ __forceinline__ void end_leaf(bool is_second, int n
 // groups of warps that share the rings, or the next x in registers with 32 rows do not help.
 // Reduction order: the n chunks of a row form eight leaves: leaf l has the chunks [n l / 8, n (l + 1) / 8). A leaf adds its
 // chunks in order. Within a chunk an instruction adds 16 products; four instructions add to the running sum, and four to a
-// second sum, which is then added. Leaves are added as a binary tree: 0 + 1, 2 + 3, ... So 2, 4 or 8 GPUs that share the
-// columns can have the same sums. (With 16 leaves a warp ends four leaves for each tile: 16 rows took 5% longer.)
+// second sum, which is then added. Leaves are added as a binary tree: 0 + 1, 2 + 3, ... The columns of one of 2, 4 or 8 ranks
+// are whole leaves (n_ranks), and their sum is a part of this tree. (With 16 leaves a warp ends four leaves for each tile: 16
+// rows took 5% longer.)
 // The order depends on n_in only. Columns of a matrix instruction do not mix. So other rows of x, and the place of a row in x,
 // do not change the bits of the row.
 template <sl_linear_end END, int NT>
@@ -211,13 +230,10 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
     float4 *parts = (float4 *)(shared + WARPS * STAGES<NT> * STAGE);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float4 *own_parts = parts + warp * TILES * NT * 32 + lane;
-    const int n_chunks = (p.n_in + CHUNK - 1) / CHUNK;
-    // The two leaves of this warp are the chunks from first_chunk to second_leaf, and from there to end_chunk.
-    const int first_chunk = n_chunks * warp / WARPS, end_chunk = n_chunks * (warp + 1) / WARPS;
-    const int second_leaf = n_chunks * (2 * warp + 1) / (2 * WARPS);
+    const share own = share_of<END>(p, warp);
     const tile_range tiles(n_tiles);
 
-    ring<END, STAGES<NT>> weights(p, shared + warp * STAGES<NT> * STAGE, lane, first_chunk, end_chunk, tiles.begin, tiles.end);
+    ring<END, STAGES<NT>> weights(p, shared + warp * STAGES<NT> * STAGE, lane, own, tiles.begin, tiles.end);
     for (int s = 0; s < STAGES<NT>; s++) weights.fetch();
     sl_start_next(); // the rings of the next kernel fill while this kernel computes
     sl_wait_previous();
@@ -228,7 +244,7 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
     const int32_t *pages = has_row ? (const int32_t *)__ldcg((const uintptr_t *)&p.rows[threadIdx.x].pages) : nullptr;
     constexpr bool AHEAD = NT <= 2; // registers hold the next chunk of x beside the one in use
     x_chunk<NT> x, x_next;
-    if (first_chunk < end_chunk) load_x<NT>(p, lane, first_chunk, x);
+    if (own.first < own.end) load_x<NT>(p, lane, own.first, x);
     if (END != SL_LINEAR_ADD) find_factors<WARPS>(p, warp, lane, factor);
     const int32_t page = has_row ? __ldcg(pages + position / SL_PAGE) : 0;
 
@@ -246,10 +262,10 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
         if (has_row) kv_row[threadIdx.x] = kv_row_of(p, threadIdx.x, page, position);
         float4 sum[TILES][NT] = {};
         bool is_second = false;
-        for (int chunk = first_chunk; chunk < end_chunk; chunk++) {
-            const int next_chunk = chunk + 1 < end_chunk ? chunk + 1 : first_chunk; // after the last one: for the next tiles
+        for (int chunk = own.first; chunk < own.end; chunk++) {
+            const int next_chunk = chunk + 1 < own.end ? chunk + 1 : own.first; // after the last one: for the next tiles
             if (AHEAD) load_x<NT>(p, lane, next_chunk, x_next);
-            if (!is_second && chunk >= second_leaf) {
+            if (!is_second && chunk >= own.second) {
                 // The parts of the previous tiles have been read. For a group of tiles, each warp ends its first leaf once,
                 // here or behind the loop, so all warps meet once in one of the two __syncthreads.
                 __syncthreads();
@@ -284,8 +300,16 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
             float4 y[WARPS];
 #pragma unroll
             for (int w = 0; w < WARPS; w++) y[w] = parts[((w * TILES + warp) * NT + nt) * 32 + lane];
-            end_tile<END>(p, tile + warp, lane, nt * 8, add(add(y[0], y[1]), add(y[2], y[3])), before[nt], next_w, factor,
-                          kv_row);
+            const auto end = [&](int place, const float4 &sum) { // the tile at this place of those beside each other
+                end_tile<END>(p, (tile + warp) * own.n_beside + place, lane, nt * 8, sum, before[nt], next_w, factor, kv_row);
+            };
+            const float4 low = add(y[0], y[1]), high = add(y[2], y[3]);
+            if (own.n_beside == 1)
+                end(0, add(low, high));
+            else if (own.n_beside == 2)
+                end(0, low), end(1, high);
+            else
+                for (int w = 0; w < WARPS; w++) end(w, y[w]);
         }
     }
 }
@@ -293,8 +317,9 @@ __global__ void __maxnreg__(MOST_REGISTERS) linear_ring_kernel(const __grid_cons
 template <int NT> constexpr int SHARED_BYTES = WARPS *STAGES<NT> *STAGE + (int)sizeof(float4) * WARPS *TILES *NT * 32;
 
 template <sl_linear_end END, int NT> void launch(const sl_cuda_linear &p, cudaStream_t stream) {
-    int shared = SHARED_BYTES<NT>, n_tiles = n_tiles_of<END>(p);
-    if (END == SL_LINEAR_ADD) shared = max(shared, over_half());
+    const int n_beside = max(p.n_ranks / 2, 1);
+    int shared = SHARED_BYTES<NT>, n_tiles = (n_tiles_of<END>(p) + n_beside - 1) / n_beside;
+    if (END == SL_LINEAR_ADD || p.n_ranks > 1) shared = max(shared, over_half());
     sl_launch(linear_ring_kernel<END, NT>, dim3(min(n_tiles, sl_multiprocessors())), dim3(THREADS), shared, stream, p, n_tiles);
 }
 

@@ -52,6 +52,9 @@ typedef struct sl_cuda_linear {
     sl_cuda_packing packing;
     const float *scale;   // packed.h
     const int32_t *order; // [n_in] of sl_weight; NULL: x is read in its order
+    // SL_LINEAR_STORE: the columns of w are those of one of this many ranks (2, 4 or 8), whose outputs are added later
+    // (rank_sum.h). 0, 1: they are all columns
+    int n_ranks;
     // SL_LINEAR_STORE, SL_LINEAR_ROPE_APPEND: w has this many rows, a multiple of 16, which give the first outputs of the
     // n_out. 0: n_out
     int n_part;

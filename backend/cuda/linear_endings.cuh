@@ -179,6 +179,7 @@ template <typename Fn> void by_ending(const sl_cuda_linear &p, Fn with_ending) {
     SL_CHECK(!p.sums || (p.end != SL_LINEAR_ADD && p.n_in % SL_NORM_MULTIPLE == 0));
     SL_CHECK(!p.next_w || (p.end == SL_LINEAR_ADD && p.n_out % SL_NORM_MULTIPLE == 0));
     SL_CHECK(!p.n_part || ((p.end == SL_LINEAR_STORE || p.end == SL_LINEAR_ROPE_APPEND) && p.n_part % TILE == 0));
+    SL_CHECK(p.n_ranks <= 1 || (p.end == SL_LINEAR_STORE && p.n_in % CHUNK == 0 && !p.n_part && !p.sums));
     switch (p.end) {
     case SL_LINEAR_STORE:
         with_ending(std::integral_constant<sl_linear_end, SL_LINEAR_STORE>());

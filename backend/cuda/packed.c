@@ -16,7 +16,17 @@ sl_cuda_packing sl_cuda_packing_of(const sl_weight *w) {
                              .n_pieces = n,
                              .per_piece = per_piece,
                              .n_sets = per_piece == 1 && w->group >= w->n_cols ? 1 : n,
-                             .width = sl_formats[w->format].has_min || w->zero || w->order ? 2 : 1};
+                             .width = sl_formats[w->format].has_min || w->zero || w->order ? 2 : 1,
+                             .n_beside = 1};
+}
+
+// Rows that lie side by side have different scales, so each piece has its set.
+sl_cuda_packing sl_cuda_packing_of_part(const sl_weight *w, int n_ranks) {
+    sl_cuda_packing p = sl_cuda_packing_of(w);
+    if (n_ranks <= 1) return p;
+    SL_CHECK(w->n_cols % SL_PIECE_COLS == 0 && !w->order);
+    p.n_beside = n_ranks, p.n_pieces *= n_ranks, p.n_sets = p.n_pieces;
+    return p;
 }
 
 int sl_cuda_has_kernels(const sl_cuda_packing *p) {
@@ -65,12 +75,13 @@ static void pack_set(const sl_weight *w, const sl_cuda_packing *p, int row, int 
 }
 
 void sl_cuda_pack_rows(const sl_weight *w, const sl_cuda_packing *p, int i, char *data, float *scale) {
-    int n_words = sl_is_nibbles(p->format) ? 1 : 2; // of 8 columns
-    int is_split = p->per_piece == 8;
-    for (int piece = 0; piece < p->n_pieces; piece++) {
-        int place = sl_place_of_piece(p->n_pieces, piece);
+    int n_words = sl_is_nibbles(p->format) ? 1 : 2;                    // of 8 columns
+    int is_split = p->per_piece == 8, own = p->n_pieces / p->n_beside; // pieces of a tile
+    for (int at_piece = 0; at_piece < p->n_pieces; at_piece++) {
+        int place = sl_place_of_piece(p->n_pieces, at_piece), beside = at_piece / own, piece = at_piece % own;
+        int first_row = SL_PIECE_ROWS * (p->n_beside == 1 ? i : 2 * (i / 2 * p->n_beside + beside) + i % 2);
         for (int lane = 0; lane < 32; lane++) {
-            const unsigned char *row = (const unsigned char *)sl_weight_row(w, (size_t)(i * SL_PIECE_ROWS + lane / 4));
+            const unsigned char *row = (const unsigned char *)sl_weight_row(w, (size_t)(first_row + lane / 4));
             for (int u = 0; u < 4; u++)
                 for (int k = 0; k < n_words; k++) {
                     int first = piece * SL_PIECE_COLS + 32 * u + (is_split ? 4 : 8) * (lane % 4);
@@ -80,9 +91,9 @@ void sl_cuda_pack_rows(const sl_weight *w, const sl_cuda_packing *p, int i, char
                            sizeof word);
                 }
         }
-        if (p->n_sets == 1 && piece > 0) continue;
+        if (p->n_sets == 1 && at_piece > 0) continue;
         for (int g = 0; g < SL_PIECE_ROWS; g++)
-            pack_set(w, p, i * SL_PIECE_ROWS + g, piece,
+            pack_set(w, p, first_row + g, piece,
                      scale + ((p->n_sets == 1 ? 0 : place) * SL_PIECE_ROWS + g) * p->per_piece * p->width);
     }
 }

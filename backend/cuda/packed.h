@@ -22,6 +22,10 @@
 // A lane's 16 bytes lie at 16 lane within each 512 bytes of a piece: words of 4 bits of all 4 u; with 8 bits the first 512
 // bytes have u = 0, 1 and the next ones u = 2, 3. So a warp reads a piece without a gap.
 //
+// A rank of a tensor-parallel run has 16 / N leaves of the columns of o and of down. There N tiles of 16 rows lie side by side,
+// with the leaves of one after the leaves of another: the first 16 rows of the packed matrix have, in this order, the leaves of
+// the tiles 0 to N - 1. So the packed matrix has 1/N of the rows and N times the pieces, and 16 leaves as any other.
+//
 // Scales are fp32: [n_rows / 8][n_sets][8][per_piece][width]. n_sets is 1 for one scale a row. Otherwise each piece has its
 // set, in the order of the pieces in memory. per_piece is 8 (a scale for each 16 columns), 4 (for each 32) or 1. With width 2 a
 // second number follows each scale. uint4 and uint8: the minimum. int4 and int8: what makes q - zero of a stored number
@@ -49,10 +53,11 @@ enum { SL_PIECE_ROWS = 8, SL_PIECE_COLS = 128, SL_LEAVES = 16 };
 
 typedef struct sl_cuda_packing {
     sl_format format;
-    int n_pieces;  // of 8 rows
+    int n_pieces;  // of 8 rows, of all tiles that lie side by side
     int per_piece; // scales of a row and piece: 1, 4 or 8
     int n_sets;    // of scales of 8 rows: 1 or n_pieces
     int width;     // fp32 numbers of a scale: 1, or 2
+    int n_beside;  // tiles that lie side by side; 1: each has its rows to itself
 } sl_cuda_packing;
 
 // The first piece of a leaf, of n pieces.
@@ -74,6 +79,8 @@ static inline SL_HOST_DEVICE int sl_place_of_piece(int n, int i) {
 
 // The packing of a weight. per_piece 0: there is none for its groups.
 sl_cuda_packing sl_cuda_packing_of(const sl_weight *w);
+// The same for a weight with the columns of one of n_ranks ranks: whole pieces. 0, 1: it has all columns
+sl_cuda_packing sl_cuda_packing_of_part(const sl_weight *w, int n_ranks);
 // 1: there are kernels for this packing; for this weight as it is stored (its n_rows are a multiple of 8 too).
 int sl_cuda_has_kernels(const sl_cuda_packing *p);
 int sl_cuda_can_pack(const sl_weight *w);
@@ -85,6 +92,7 @@ static inline SL_HOST_DEVICE int sl_is_nibbles(sl_format f) {
 static inline int sl_piece_bytes(sl_format f) {
     return sl_is_nibbles(f) ? 512 : 1024;
 }
+// n_rows: of the packed matrix, which are the weight's rows / n_beside
 static inline size_t sl_packed_bytes(const sl_cuda_packing *p, int n_rows) { // without the scales
     return (size_t)(n_rows / SL_PIECE_ROWS) * (size_t)p->n_pieces * (size_t)sl_piece_bytes(p->format);
 }
@@ -101,8 +109,9 @@ static inline float sl_packed_zero(sl_format f, int zero) {
     return f == SL_INT4 ? bits : (float)((1 << 23) + 128 + zero);
 }
 
-// Packs rows 8 i to 8 i + 7, their pieces to `data` and their scales to `scale`. Columns after n_cols have the number 0 of
-// their code (int4: 8, int8: 128); x is 0 there. p: the packing of w; its width may be 2 although w has no zero points.
+// Packs rows 8 i to 8 i + 7 of the packed matrix, their pieces to `data` and their scales to `scale`. Columns after n_cols have
+// the number 0 of their code (int4: 8, int8: 128); x is 0 there. p: the packing of w; its width may be 2 although w has no zero
+// points.
 void sl_cuda_pack_rows(const sl_weight *w, const sl_cuda_packing *p, int i, char *data, float *scale);
 
 #ifdef __cplusplus

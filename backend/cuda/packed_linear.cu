@@ -18,6 +18,8 @@ void sl_cuda_packed_linear(const sl_cuda_linear *args, cudaStream_t stream) {
     const sl_cuda_packing *k = &args->packing;
     SL_CHECK(args->n_rows <= sl_cuda_packed_rows(k) && args->n_out % SL_PIECE_ROWS == 0);
     SL_CHECK(args->end != SL_LINEAR_SWIGLU || args->n_out % (2 * SL_PIECE_ROWS) == 0);
+    SL_CHECK(k->n_beside == (args->n_ranks > 1 ? args->n_ranks : 1));
+    SL_CHECK(k->n_beside == 1 || args->n_out % (2 * SL_PIECE_ROWS * k->n_beside) == 0);
     SL_CHECK(!args->order || (k->width == 2 && !sl_formats[k->format].has_min));
 #define LAUNCH(FORMAT, SCALES, WIDTH)                                                                                          \
     if (k->format == FORMAT && k->per_piece == SCALES && k->width == WIDTH)                                                    \

@@ -87,7 +87,8 @@ template <typename K, int ROWS> struct sizes {
 
 // What the launch chooses.
 struct layout {
-    int n_tiles;
+    int n_tiles;     // of the packed matrix
+    int tile_pieces; // of a tile of W; tiles lie side by side (packed.h)
     int n_stages;
     int x_steps; // of x in shared memory: all of a row, or 2, of which one is in use while the other one is copied
 };
@@ -216,13 +217,15 @@ template <typename S> __device__ __forceinline__ void copy_8(const sl_cuda_linea
                  : "memory");
 }
 
-// Copies step j of x to `to`, for a consumer's leaves. Lane (g, t) copies rows g and g + 8, and of each 32 columns u the
+// Copies step j of x to `to`, for a consumer's leaves. tile_piece: the first piece of the tile that has these leaves, which x
+// begins with. Lane (g, t) copies rows g and g + 8, and of each 32 columns u the
 // columns 8 t to 8 t + 7.
 template <typename S>
-__device__ __forceinline__ void copy_step(const sl_cuda_linear &p, int warp, int lane, int j, uint32_t to) {
+__device__ __forceinline__ void copy_step(const sl_cuda_linear &p, int warp, int lane, int tile_piece, int j, uint32_t to) {
 #pragma unroll
     for (int own = 0; own < S::OWN; own++) {
-        const int piece = piece_of(p.packing.n_pieces, S::OWN * warp + own, j), first = piece * PIECE_COLS + lane % 4 * 8;
+        const int piece = piece_of(p.packing.n_pieces, S::OWN * warp + own, j);
+        const int first = (piece - tile_piece) * PIECE_COLS + lane % 4 * 8;
 #pragma unroll
         for (int i = 0; i < S::VECTORS; i++)
             copy_8<S>(p, i / STEPS * 8 + lane / 4, piece < 0 ? -1 : first + i % STEPS * STEP,
@@ -231,9 +234,11 @@ __device__ __forceinline__ void copy_step(const sl_cuda_linear &p, int warp, int
 }
 
 // Copies the one row of x to `to`, for a consumer: the pieces of its leaf, one behind the other, as in memory.
-template <typename S> __device__ __forceinline__ void copy_row(const sl_cuda_linear &p, int warp, int lane, uint32_t to) {
+template <typename S>
+__device__ __forceinline__ void copy_row(const sl_cuda_linear &p, int warp, int lane, int tile_piece, uint32_t to) {
     const int begin = sl_leaf_begin(p.packing.n_pieces, warp), end = sl_leaf_begin(p.packing.n_pieces, warp + 1);
-    for (int i = lane; i < (end - begin) * (PIECE_COLS / 8); i += 32) copy_8<S>(p, 0, begin * PIECE_COLS + i * 8, to + i * 16);
+    const int first = (begin - tile_piece) * PIECE_COLS;
+    for (int i = lane; i < (end - begin) * (PIECE_COLS / 8); i += 32) copy_8<S>(p, 0, first + i * 8, to + i * 16);
 }
 
 // The columns c0 to c7 (packed.h) of a lane, from vector i of the piece of x at `from`.
@@ -376,14 +381,15 @@ template <typename K, int ROWS> struct consumer {
     __device__ __forceinline__ void run(block_shared *b, float4 *parts) const {
         const int n_steps = steps_of(p);
         const bool is_whole = l.x_steps >= n_steps;
+        const int tile_piece = S::OWN * warp * p.packing.n_beside / SL_LEAVES * l.tile_pieces;
         const tile_range tiles(l.n_tiles);
         int stage = 0, parity = 0, buffer = 0, parts_parity = 1;
         int turn = 1; // which step of x is in use, if x is not whole
         sl_wait_previous();
         if (S::LANES == 4)
-            copy_row<S>(p, warp, lane, x_at);
+            copy_row<S>(p, warp, lane, tile_piece, x_at);
         else
-            copy_step<S>(p, warp, lane, 0, x_at);
+            copy_step<S>(p, warp, lane, tile_piece, 0, x_at);
         close_copies();
         if (S::LANES == 4) wait_copies<0>();
         for (int tile = tiles.begin; tile < tiles.end; tile += S::TILES) {
@@ -395,7 +401,8 @@ template <typename K, int ROWS> struct consumer {
                 if (S::LANES == 32 && (!is_whole || tile == tiles.begin)) {
                     __syncwarp();
                     if (!is_whole || j + 1 < n_steps)
-                        copy_step<S>(p, warp, lane, j + 1 < n_steps ? j + 1 : 0, x_at + (is_whole ? j + 1 : turn) * S::X_STEP);
+                        copy_step<S>(p, warp, lane, tile_piece, j + 1 < n_steps ? j + 1 : 0,
+                                     x_at + (is_whole ? j + 1 : turn) * S::X_STEP);
                     turn ^= 1;
                     close_copies();
                     wait_copies<1>();
@@ -460,10 +467,18 @@ __device__ __forceinline__ void finish(const sl_cuda_linear &p, const layout &l,
 #pragma unroll
             for (int w = 0; w < S::CONSUMERS; w++) y[w] = parts[buffer * PARTS + (w * S::TILES * BLOCKS + job) * 32 + lane];
 #pragma unroll
-            for (int step = 1; step < S::CONSUMERS; step *= 2)
+            for (int step = 1; step <= S::CONSUMERS; step *= 2) {
+                if constexpr (END == SL_LINEAR_STORE) {
+                    const int n_beside = p.packing.n_beside; // tiles, each with the sums of `step` consumers
 #pragma unroll
-                for (int w = 0; w < S::CONSUMERS; w += 2 * step) y[w] = add(y[w], y[w + step]);
-            end_tile<END>(p, tile + own, lane, first, y[0], before, next_w, b->factor, b->kv_row);
+                    for (int w = 0; step * n_beside == S::CONSUMERS && w < S::CONSUMERS; w += step)
+                        end_tile<END>(p, (tile + own) * n_beside + w / step, lane, first, y[w], before, next_w, b->factor,
+                                      b->kv_row);
+                }
+#pragma unroll
+                for (int w = 0; w + step < S::CONSUMERS; w += 2 * step) y[w] = add(y[w], y[w + step]);
+            }
+            if (END != SL_LINEAR_STORE) end_tile<END>(p, tile + own, lane, first, y[0], before, next_w, b->factor, b->kv_row);
         }
         barrier_wait(&b->parts_full[buffer], parity); // finishers without a tile may be a phase behind
         __syncwarp();
@@ -485,9 +500,9 @@ __device__ __forceinline__ void finish(const sl_cuda_linear &p, const layout &l,
 // Reduction order: leaf l has the pieces [n l / 16, n (l + 1) / 16) of the n pieces of a row. A leaf adds its pieces in order.
 // Within a piece an instruction adds 16 products to a running sum. Each scale has a running sum. A piece with one scale has
 // two: for its even and for its odd 32 columns; they are added at the end. A minimum's product follows its scale's. Leaves are
-// added as a binary tree: 0 + 1, 2 + 3, ...
-// The order depends on n_in and the group size only, so other rows of x, and the place of a row in x, do not change the bits
-// of the row.
+// added as a binary tree: 0 + 1, 2 + 3, ... The columns of one of 2, 4 or 8 ranks are whole leaves (n_ranks), and their sum is
+// a part of this tree. The order depends on n_in and the group size only, so other rows of x, and the place of a row in x, do
+// not change the bits of the row.
 template <sl_linear_end END, typename K, int ROWS>
 __global__ void __launch_bounds__(sizes<K, ROWS>::THREADS, 1)
     packed_linear_kernel(const __grid_constant__ sl_cuda_linear p, const __grid_constant__ layout l) {
@@ -533,7 +548,10 @@ template <typename S> int choose(int n_pieces, int most, layout *l) {
 
 template <sl_linear_end END, typename K, int ROWS> void launch(const sl_cuda_linear &p, cudaStream_t stream) {
     typedef sizes<K, ROWS> S;
-    layout l = {.n_tiles = n_tiles_of<END>(p), .n_stages = 0, .x_steps = 0};
+    layout l = {.n_tiles = n_tiles_of<END>(p) / p.packing.n_beside,
+                .tile_pieces = p.packing.n_pieces / p.packing.n_beside,
+                .n_stages = 0,
+                .x_steps = 0};
     // Over half of the shared memory: see linear.cu.
     const int shared = max(choose<S>(p.packing.n_pieces, most_shared(), &l), over_half());
     SL_CHECK(l.n_stages >= 2);

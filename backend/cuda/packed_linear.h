@@ -22,10 +22,10 @@ int sl_cuda_packed_rows(const sl_cuda_packing *packing);
 // of 8.
 void sl_cuda_packed_linear(const sl_cuda_linear *args, cudaStream_t stream);
 
-// w: a weight in the GPU's memory, as sl_cuda_place leaves it. out [n_rows][n_cols] = the numbers of rows first to
-// first + n_rows - 1, rounded to bf16. first and n_rows multiples of 8. Rows after w's are those of a weight of equal packing
-// that lies behind w.
-void sl_cuda_packed_widen(const sl_weight *w, int first, int n_rows, bf16 *out, cudaStream_t stream);
+// w: a weight in the GPU's memory, as sl_cuda_place leaves it. n_ranks: as in sl_cuda_packing_of_part. out [n_rows][n_cols] =
+// the numbers of rows first to first + n_rows - 1, rounded to bf16. first and n_rows multiples of 8. Rows after w's are those
+// of a weight of equal packing that lies behind w.
+void sl_cuda_packed_widen(const sl_weight *w, int n_ranks, int first, int n_rows, bf16 *out, cudaStream_t stream);
 
 // out [n_rows][n_cols] = the stored fp8 numbers of these rows, without scales, one row after the other. first and n_rows
 // multiples of 8, n_cols a multiple of 8.

@@ -5,6 +5,8 @@
 
 namespace {
 
+enum { TILE_ROWS = 2 * PIECE_ROWS };
+
 // A weight in the GPU's memory.
 struct packed {
     const char *data;
@@ -14,8 +16,8 @@ struct packed {
     int n_cols;
 };
 
-packed packed_of(const sl_weight *w) {
-    return {(const char *)w->data, w->scale, w->order, sl_cuda_packing_of(w), w->n_cols};
+packed packed_of(const sl_weight *w, int n_ranks) {
+    return {(const char *)w->data, w->scale, w->order, sl_cuda_packing_of_part(w, n_ranks), w->n_cols};
 }
 
 // The numbers of columns col to col + 7 of row `row`, as packed.
@@ -23,6 +25,11 @@ template <sl_format F> __device__ void numbers(const packed &w, int row, int col
     constexpr int WORDS = packing<F>::WORDS, PIECE = 512 * WORDS;
     constexpr bool HAS_MIN = F == SL_UINT4 || F == SL_UINT8;
     const sl_cuda_packing &k = w.k;
+    if (k.n_beside > 1) { // to the row and the column of the packed matrix
+        const int tile = row / TILE_ROWS;
+        row = tile / k.n_beside * TILE_ROWS + row % TILE_ROWS;
+        col += tile % k.n_beside * (k.n_pieces / k.n_beside) * PIECE_COLS;
+    }
     const int g = row % PIECE_ROWS, u = col % PIECE_COLS / 32, eight = col % 32 / 8; // of the 32 columns
     const int place = sl_place_of_piece(k.n_pieces, col / PIECE_COLS);
     const bool is_split = k.per_piece == 8;
@@ -117,11 +124,12 @@ template <sl_format F> __global__ void packed_embed_kernel(packed w, const int32
 
 } // namespace
 
-void sl_cuda_packed_widen(const sl_weight *w, int first, int n_rows, bf16 *out, cudaStream_t stream) {
+void sl_cuda_packed_widen(const sl_weight *w, int n_ranks, int first, int n_rows, bf16 *out, cudaStream_t stream) {
     SL_CHECK(first % PIECE_ROWS == 0 && n_rows % PIECE_ROWS == 0 && w->n_cols % 8 == 0);
     const int n = n_rows * (w->n_cols / 8);
     by_format(w->format, [&](auto format) {
-        sl_launch(widen_kernel<format()>, dim3((n + 255) / 256), dim3(256), 0, stream, packed_of(w), first, n_rows, out);
+        sl_launch(widen_kernel<format()>, dim3((n + 255) / 256), dim3(256), 0, stream, packed_of(w, n_ranks), first, n_rows,
+                  out);
     });
 }
 
@@ -144,6 +152,6 @@ void sl_cuda_packed_embed(const sl_weight *table, const int32_t *ids, int n_rows
     SL_CHECK(table->n_cols % 8 == 0);
     by_format(table->format, [&](auto format) {
         sl_launch(packed_embed_kernel<format()>, dim3(n_rows, (table->n_cols / 8 + 127) / 128), dim3(128), 0, stream,
-                  packed_of(table), ids, x);
+                  packed_of(table, 1), ids, x);
     });
 }

@@ -110,7 +110,7 @@ const cli_habit cli_habits[] = {
     {"-ts --tensor-split -ot --override-tensor -ncmoe --n-cpu-moe", "VALUE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "weights and KV cache are on one device, which --device chooses"},
     {"-sm --split-mode", "MODE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "a run uses one GPU; --device cuda:N chooses it"},
     {"-mg --main-gpu", "N", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "--device cuda:N chooses a GPU"},
-    {"-pp --pipeline-parallel-size -dp --data-parallel-size", "N", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "--tensor-parallel-size shares a model between processes on CPUs; a run uses one GPU; mpirun -np N runs eval and perplexity on N GPUs, and --device cuda:N chooses one"},
+    {"-pp --pipeline-parallel-size -dp --data-parallel-size", "N", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "--tensor-parallel-size shares a model between processes, with a GPU each; mpirun -np N runs eval and perplexity on N GPUs, and --device cuda:N chooses one"},
     {"--swap-space --cpu-offload-gb", "GB", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "weights are on one device; --kv-cache host keeps K and V in host memory"},
     {"--numa -C --cpu-mask -Cr --cpu-range", "VALUE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "run Sleigh under numactl or taskset"},
     {"--attention-backend", "NAME", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "--attn chooses the method of attention"},

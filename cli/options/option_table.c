@@ -51,7 +51,7 @@ const cli_option cli_option_table[] = {
     {"Model", "--yarn-attention-factor", "X", OPT_FLOAT, F(run.model.rope.attention_factor), 1e-3, 1e3, NULL, ENGINES | CLI_INSPECT, "with --rope-scaling yarn: factor of cosine and sine (default: 0.1 ln(--rope-scale) + 1)"},
     {"Model", "--yarn-beta-fast", "X", OPT_FLOAT, F(run.model.rope.beta_fast), 1e-3, 1e6, NULL, ENGINES | CLI_INSPECT, "with --rope-scaling yarn: frequencies with more turns within the original context stay (default: config.json's, or 32)"},
     {"Model", "--yarn-beta-slow", "X", OPT_FLOAT, F(run.model.rope.beta_slow), 1e-3, 1e6, NULL, ENGINES | CLI_INSPECT, "with --rope-scaling yarn: frequencies with fewer turns within the original context are divided (default: config.json's, or 1)"},
-    {"Model", "-tp --tensor-parallel-size", "N", OPT_INT, F(run.model.tensor_parallel), 1, 8, "1", ENGINES | CLI_INSPECT, "processes that share the model on this host, 1, 2, 4 or 8: each has a part of the heads, the MLP and the vocabulary (CPU only; docs/several-gpus.md)"},
+    {"Model", "-tp --tensor-parallel-size", "N", OPT_INT, F(run.model.tensor_parallel), 1, 8, "1", ENGINES | CLI_INSPECT, "processes that share the model on this host, 1, 2, 4 or 8: each has a part of the heads, the MLP and the vocabulary, and a GPU or some cores (docs/several-gpus.md)"},
     {"Model", "--mlock", NULL, OPT_FLAG, F(run.model.mlock), 0, 0, "0", ENGINES, "read all weights at the start and keep them in memory; on a GPU no effect"},
 
     {"Input", "-p --prompt", "TEXT", OPT_STRING, F(input.prompt), 0, 0, NULL, INPUTS, "input text"},

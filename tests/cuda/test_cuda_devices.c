@@ -60,7 +60,7 @@ static void memory(void) {
         for (int i = 0; i < N; i++) CHECK_INT(back[i], 0);
         sl_weight w = {.data = values, .format = SL_F32, .n_rows = N / 1024, .n_cols = 1024, .name = "w"};
         set_device(!g);
-        CHECK_OK(be[g]->place(be[g], (sl_weight *[]){&w}, 1, &err), err);
+        CHECK_OK(be[g]->place(be[g], (sl_weight *[]){&w}, 1, 0, &err), err);
         check_place(w.data, g, "a weight");
         // The free memory of GPU g, not of the current device.
         size_t before = be[g]->free_memory(be[g]);

@@ -254,7 +254,7 @@ static void check_linear(sl_cuda *c, const product_case *a) {
     size_t n_y = (size_t)a->n_rows * a->n_out;
     float *before = malloc(n_y * sizeof *before), *y = malloc(n_y * sizeof *y);
     for (size_t i = 0; i < n_y; i++) before[i] = (float)test_normal(&seed);
-    CHECK_OK(be->place(be, &list, 1, &err), err);
+    CHECK_OK(be->place(be, &list, 1, 0, &err), err);
     CHECK_INT(placed.inputs, a->inputs);
     bf16 *gpu_x = gpu_copy(x, (size_t)a->n_rows * a->n_in * sizeof *x);
     char *gpu_y = gpu_new(n_y * sizeof *y + GPU_GUARD);
@@ -316,7 +316,7 @@ static void joined(void) {
         sl_weight placed[2] = {w[0], w[1]}, *list[2] = {&placed[0], &placed[1]};
         for (int i = 0; i < 2; i++) placed[i].inputs = inputs[k], placed[i].input_scale = given * (float)(i + 1);
         bf16 *x = random_rows(ROWS, N_IN, &seed), *y = malloc(ROWS * 2 * N * sizeof *y);
-        CHECK_OK(be->place(be, list, 2, &err), err);
+        CHECK_OK(be->place(be, list, 2, 0, &err), err);
         bf16 *work = gpu_new(ROWS * 2 * N * sizeof *y + GPU_GUARD), *out = gpu_new(ROWS * N * sizeof *y);
         const sl_normed rows = {.rows = gpu_copy(x, ROWS * N_IN * sizeof *x)};
         gpu_sync("copies to the GPU");
@@ -353,13 +353,13 @@ static void refused(void) {
         sl_weight w = random_weight(cases[i].n_rows, cases[i].n_cols, cases[i].scale_rows, cases[i].group, &seed), placed = w;
         sl_weight *list = &placed;
         placed.inputs = cases[i].inputs;
-        CHECK_OK(be->place(be, &list, 1, &err), err);
+        CHECK_OK(be->place(be, &list, 1, 0, &err), err);
         if (placed.inputs != SL_INPUTS_PLAIN) FAIL("case %zu: inputs %d", i, placed.inputs);
         free_weight(&w);
     }
     sl_weight w = random_weight(64, 256, 1, 256, &seed), a = w, b = w, *two[2] = {&a, &b};
     b.inputs = SL_INPUTS_ROWS;
-    CHECK_OK(be->place(be, two, 2, &err), err);
+    CHECK_OK(be->place(be, two, 2, 0, &err), err);
     CHECK_INT(a.inputs, SL_INPUTS_PLAIN);
     CHECK_INT(b.inputs, SL_INPUTS_PLAIN);
     free_weight(&w);
@@ -378,7 +378,7 @@ static void check_chunks(sl_cuda *c, int n_out, int n_in, sl_inputs inputs) {
     bf16 *x = random_rows(ROWS, n_in, &seed), *gpu_x = gpu_copy(x, (size_t)ROWS * n_in * sizeof *x);
     float *gpu_y = gpu_zero(size), *want = malloc(size), *got = malloc(size);
     placed.inputs = inputs;
-    CHECK_OK(be->place(be, &list, 1, &err), err);
+    CHECK_OK(be->place(be, &list, 1, 0, &err), err);
     CHECK_INT(placed.inputs, inputs);
     gpu_sync("copies to the GPU");
     be->linear(be, &placed, gpu_x, ROWS, SL_LINEAR_PREFILL, 0, gpu_y);

@@ -454,7 +454,7 @@ static void packed_numbers(void) {
             float want[n], got[3 * n];
             bf16 rounded[(ROWS - FIRST) * n], *to = gpu_new(sizeof rounded);
             float *rows = gpu_new(sizeof got);
-            sl_cuda_packed_widen(&copy, FIRST, ROWS - FIRST, to, 0);
+            sl_cuda_packed_widen(&copy, 1, FIRST, ROWS - FIRST, to, 0);
             sl_cuda_packed_embed(&copy, gpu_copy(ids, sizeof ids), 3, rows, 0);
             gpu_read(rounded, to, sizeof rounded);
             gpu_read(got, rows, sizeof got);

@@ -378,7 +378,7 @@ static void dummy_fill(void) { // the CPU's numbers to the bit
         size_t n = sizes[i];
         uint64_t key = sl_dummy_key("model.norm.weight") + i;
         bf16 *out = gpu_new(n * 2 + GPU_GUARD), *want = malloc(n * sizeof *want);
-        sl_cuda_dummy_fill(key, table, n, out, 0);
+        sl_cuda_dummy_fill(key, table, 0, n, out, 0);
         bf16 *got = gpu_read_guarded(out, n * 2);
         sl_dummy_fill(key, quantiles, 0, n, want);
         for (size_t j = 0; j < n; j++) CHECK_INT(got[j], want[j]);

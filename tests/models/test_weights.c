@@ -13,11 +13,13 @@ static sl_error err;
 enum { MOST_CALLS = 4096 };
 
 static char block[1 << 20];
-static int n_calls, n_weights, fail_at; // fail_at: the call that fails; -1: none
+static int n_calls, n_weights, n_parts, fail_at; // fail_at: the call that fails; -1: none
 static size_t used;
 
-static int place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *e) {
+static int place(const sl_backend *be, sl_weight *const *weights, int n, int is_part, sl_error *e) {
     (void)be;
+    CHECK(!is_part || n == 1);
+    n_parts += is_part;
     if (n_calls++ == fail_at) return sl_fail(e, SL_ERR_MEMORY, "no memory");
     for (int i = 0; i < n; i++) {
         weights[i]->data = block + used++; // one byte stands for a weight
@@ -55,9 +57,9 @@ static size_t bytes(const sl_weight *w) {
 }
 
 // A backend that stores each number twice.
-static size_t placed_bytes(const sl_backend *be, sl_weight *const *weights, int n) {
+static size_t placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, int is_part) {
     size_t sum = 0;
-    (void)be;
+    (void)be, (void)is_part;
     for (int i = 0; i < n; i++) sum += 2 * bytes(weights[i]);
     return sum;
 }
@@ -133,6 +135,33 @@ static void placing_tied(void) {
     place_on_a_backend("models/llama-3.2-1b");
 }
 
+// A rank has columns of o and down, and some rows of a head that is tied to the embedding: those of the placed embedding, or,
+// if it is quantised, which a device may store in another order, a weight of its own.
+static void placing_parts(void) {
+    static const char *const heads[] = {NULL, "int8"};
+    for (int i = 0; i < 2; i++) {
+        sl_config c;
+        sl_tensors *tensors;
+        sl_model_weights w, placed;
+        sl_quant quant = {0};
+        CHECK_OK(sl_config_load(&SL_FOLDER("models/llama-3.2-1b"), &c, &err), err);
+        c.shard = (sl_shard){1, 2};
+        CHECK_OK(sl_quantise_parse(&(sl_quantise_texts){.head = heads[i]}, &quant.round, &err), err);
+        CHECK_OK(sl_model_weights_declare(&c, &quant, &tensors, &w, &err), err);
+        used = n_calls = n_weights = n_parts = 0, fail_at = -1;
+        CHECK_OK(sl_model_weights_place(&w, &placing, NULL, NULL, NULL, &placed, &err), err);
+        const sl_weight *head = find(&placed, "lm_head.weight"), *embed = find(&placed, "model.embed_tokens.weight");
+        CHECK_INT(head->n_rows, c.n_vocab / 2);
+        CHECK_INT(embed->n_rows, c.n_vocab);
+        CHECK_INT(n_parts, 2 * c.n_layers);
+        CHECK_INT(n_weights, sl_tensors_count(tensors) + (size_t)i);
+        CHECK((const char *)head->data == (i ? block + used - 101 : sl_weight_row(embed, (size_t)c.n_vocab / 2)));
+        sl_model_weights_free(&placed);
+        sl_model_weights_free(&w);
+        sl_tensors_close(tensors);
+    }
+}
+
 // A second list of a placed model, whose matrices are rounded: only these get memory, and the rest is the first list's.
 static void rounded_beside(const char *dir) {
     sl_config c;
@@ -206,8 +235,8 @@ static void without_place(void) {
 }
 
 // Makes every weight bf16 that is no int8.
-static int place_int8(const sl_backend *be, sl_weight *const *weights, int n, sl_error *e) {
-    (void)be, (void)e;
+static int place_int8(const sl_backend *be, sl_weight *const *weights, int n, int is_part, sl_error *e) {
+    (void)be, (void)is_part, (void)e;
     for (int i = 0; i < n; i++)
         if (weights[i]->format != SL_INT8) *weights[i] = (sl_weight){.data = block, .format = SL_BF16};
     return 0;
@@ -275,6 +304,7 @@ static const test_case cases[] = {
     {"architectures", 0, list_of_architectures},
     {"placing", 0, placing_untied},
     {"placing-tied", 0, placing_tied},
+    {"placing-parts", 0, placing_parts},
     {"rounded-beside-placed", 0, rounded_beside_placed},
     {"without-place", 0, without_place},
     {"joined-at-the-end", 0, joined_at_the_end},
