@@ -17,6 +17,8 @@
 //     them. Without this rule a step at 4k took 5.7 or 6.7 ms at random.
 //   - Every kernel of the step requests the same split of L1 cache and shared memory (sl_launch).
 //
+// Where GPUs have clusters of thread blocks, linear_cluster.cu computes more than 16 rows.
+//
 // Refuses: more than SL_LINEAR_ROWS rows (cuBLASLt computes the matrix products of prefill), n_in that is not a multiple of 8.
 #include "backend/cuda/linear_endings.cuh"
 
@@ -398,6 +400,7 @@ void launch_norm(const float *x, const bf16 *w, int n_rows, int n, float eps, bf
 extern "C" void sl_cuda_linear_decode(const sl_cuda_linear *args, cudaStream_t stream) {
     const sl_cuda_linear &p = *args;
     SL_CHECK(p.n_rows <= SL_LINEAR_ROWS);
+    if (p.n_rows > 16 && p.n_ranks <= 1 && sl_cuda_linear_cluster(args, stream)) return; // the columns of a rank: below
     by_ending(p, [&](auto end) { launch<end()>(p, stream); });
 }
 
