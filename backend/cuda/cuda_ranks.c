@@ -33,8 +33,8 @@ static int make_memory(sl_cuda_ranks *r, card *own, sl_error *err) {
     static const char what[] = "memory that ranks share";
     int rc = sl_cuda_check(cudaMalloc((void **)&r->memory, MEMORY), what, err);
     if (!rc) rc = sl_cuda_check(cudaMemset(r->memory, 0, MEMORY), what, err);
-    if (!rc) rc = sl_cuda_check(cudaMalloc((void **)&r->exchange.state, 2 * sizeof(uint32_t)), what, err);
-    if (!rc) rc = sl_cuda_check(cudaMemset(r->exchange.state, 0, 2 * sizeof(uint32_t)), what, err);
+    if (!rc) rc = sl_cuda_check(cudaMalloc((void **)&r->exchange.state, 3 * sizeof(uint32_t)), what, err);
+    if (!rc) rc = sl_cuda_check(cudaMemset(r->exchange.state, 0, 3 * sizeof(uint32_t)), what, err);
     if (!rc) rc = sl_cuda_check(cudaHostAlloc((void **)&r->fault, sizeof *r->fault, cudaHostAllocMapped), what, err);
     if (!rc) r->fault->missing = 0, r->exchange.fault = r->fault;
     if (!rc && cudaIpcGetMemHandle(&own->memory, r->memory) != cudaSuccess) cudaGetLastError(); // then no rank can map it
@@ -121,14 +121,21 @@ int sl_cuda_use_comm(const sl_backend *be, sl_comm *comm, sl_cuda_links *out, sl
         rc = sl_fail(err, SL_ERR_UNSUPPORTED,
                      "{tensor_parallel} %d: %.200s; expected GPUs with peer access, or NCCL and a GPU for each rank", comm->n,
                      unmapped ? why.message : "another rank cannot map the memory of this rank's GPU");
-    if (!rc && out->has_nccl) rc = open_nccl(r, out, second[0].id, err);
-    return agree(comm, rc, err);
+    rc = agree(comm, rc, err);
+    if (rc) return rc;
+    if (!out->has_nccl || !agree(comm, open_nccl(r, out, second[0].id, &out->why_not), &out->why_not)) return 0;
+    if (!out->has_peers) return sl_fail(err, SL_ERR_DEVICE, "{tensor_parallel} %d: %.900s", comm->n, out->why_not.message);
+    sl_nccl_close(r->nccl); // the ranks can do without it
+    r->nccl = NULL, out->has_nccl = 0;
+    return 0;
 }
 
 void sl_cuda_ranks_free(sl_cuda *c) {
     if (!c->ranks) return;
     sl_nccl_close(c->ranks->nccl);
     cudaFree(c->ranks->gathered);
+    cudaFree(c->ranks->exchange.state); // not `memory`: a rank does not know when the others last read it
+    cudaFreeHost((void *)c->ranks->fault);
     free(c->ranks);
 }
 

@@ -46,7 +46,8 @@ __device__ __forceinline__ float load_part(const float *from) {
 }
 
 // Waits until rank `peer` has begun this exchange. After a wait that is too long, notes the rank; the sums are then wrong, and
-// the host reports the rank before it uses a result.
+// the host reports the rank before it uses a result. From then on this rank tells the others nothing: none of them adds parts
+// that follow from a wrong sum.
 __device__ void wait_for(const sl_exchange &e, int peer, uint32_t number) {
     const uint32_t *flag = &(*e.flags[e.rank])[blockIdx.x][peer];
     uint64_t begin = 0;
@@ -58,6 +59,7 @@ __device__ void wait_for(const sl_exchange &e, int peer, uint32_t number) {
         if (!begin) begin = now;
         if (now - begin <= e.limit_ms * 1000000ull) continue;
         e.fault->missing = peer + 1;
+        *(volatile uint32_t *)(e.state + 2) = 1;
         __threadfence_system();
         return;
     }
@@ -69,8 +71,9 @@ __device__ void wait_for(const sl_exchange &e, int peer, uint32_t number) {
 __device__ __forceinline__ void meet(const sl_exchange &e) {
     const int peer = threadIdx.x;
     if (e.has_all) return;
-    if (peer < e.n && peer != e.rank) {
-        const uint32_t number = *(volatile uint32_t *)e.state + 1;
+    const volatile uint32_t *state = e.state;
+    if (peer < e.n && peer != e.rank && !state[2]) {
+        const uint32_t number = state[0] + 1;
         store_flag(&(*e.flags[peer])[blockIdx.x][e.rank], number);
         wait_for(e, peer, number);
     }

@@ -32,7 +32,7 @@ enum {
 // Of the ranks' flags; flag [block][rank] of a rank holds the last exchange that thread block `block` of rank `rank` has begun.
 typedef uint32_t sl_exchange_flags[SL_EXCHANGE_BLOCKS][SL_MOST_RANKS];
 
-// A wait that was too long, in host memory. Later exchanges do not wait.
+// A wait that was too long, in host memory. Later exchanges do not wait, and tell the other ranks nothing.
 typedef struct sl_exchange_fault {
     int32_t missing; // the rank that has not come, plus 1; 0: none
 } sl_exchange_fault;
@@ -42,7 +42,7 @@ typedef struct sl_exchange {
     int has_all;                       // 1: `parts` lie in this rank's memory already, and only `rank`, `n` and `parts` are set
     const float *parts[SL_MOST_RANKS]; // the slots of all ranks for this exchange
     sl_exchange_flags *flags[SL_MOST_RANKS]; // of all ranks
-    uint32_t *state;                         // [2] of this rank: exchanges that have ended; thread blocks that have ended
+    uint32_t *state;                         // [3] of this rank: exchanges, and thread blocks, that have ended; 1: fault
     volatile sl_exchange_fault *fault;       // of this rank
     uint32_t limit_ms;
 } sl_exchange;

@@ -111,6 +111,8 @@ int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err) {
     sl_engine_free(run->engine); // before the new engine: two KV caches may not fit in memory
     run->engine = NULL;
     int n = run->n_sequences, rc = new_engine(run, n_ctx, n, err);
-    if (rc && new_engine(run, before, n, NULL)) run->engine = NULL;
+    if (!rc) return 0;
+    // Only one rank may have failed, and the others do not try again with it.
+    if (run->options->model.comm || new_engine(run, before, n, NULL)) run->engine = NULL;
     return rc;
 }

@@ -118,7 +118,7 @@ static void set_counts_aside(sl_engine *e, sl_attn_stats *saved, int back) {
 // ---- warm-up ----
 
 // A pass of n_rows rows over sessions of one token, which have one token again after it.
-static int warm_pass(sl_session *const *sessions, int n_rows, sl_error *err) {
+static int warm_pass(sl_session *const *sessions, int n_rows, int is_measured, sl_error *err) {
     static const int32_t ids[1 + SL_MAX_DRAFT]; // the tokens do not matter
     sl_engine *e = sessions[0]->engine;
     int most = 1 + e->n_draft, n = (n_rows + most - 1) / most;
@@ -127,30 +127,45 @@ static int warm_pass(sl_session *const *sessions, int n_rows, sl_error *err) {
         runs[i] = (sl_run){.session = sessions[i], .ids = ids, .n = n_rows / n + (i < n_rows % n)};
     double start = sl_now_ms();
     int rc = sl_decode_runs_claimed(runs, n, err);
-    if (!rc) sl_draft_costs_pass(&e->draft_costs, n_rows, sl_now_ms() - start);
+    if (!rc && is_measured) sl_draft_costs_pass(&e->draft_costs, n_rows, sl_now_ms() - start);
     for (int i = 0; !rc && i < n; i++) rc = sl_session_truncate(sessions[i], 1, err);
     return rc;
 }
 
-int sl_drafts_warm_up(sl_engine *e, int n_sessions, sl_error *err) {
+// A pass of each number of rows, and a second one if they are measured: the first one does not count. The largest comes first,
+// because it allocates what the others need, and that would make their recordings invalid.
+static int warm_passes(sl_session *const *sessions, int most, int is_measured, sl_error *err) {
+    int rc = 0;
+    for (int n_rows = most; !rc && n_rows >= 2; n_rows--)
+        for (int i = 0; !rc && i <= is_measured; i++) rc = warm_pass(sessions, n_rows, is_measured, err);
+    return rc;
+}
+
+int sl_drafts_warm_up(sl_engine *e, sl_plan *own, int n_sessions, sl_error *err) {
     enum { MOST = 64 };
-    int n_free = e->device.pool.n_free, most, rc = 0, n = 0;
-    if (!e->device.backend->run_step || !e->n_draft || e->n_ctx < 2 + e->n_draft) return 0;
+    int each = 1 + e->n_draft, n_free = e->device.pool.n_free, needed = (MOST + each - 1) / each, rc = 0, n = 0;
+    const sl_plan *plan = own ? own : e->plans.of_engine;
+    if (!e->device.backend->run_step || each < 2 || e->n_ctx < 1 + each) return 0;
+    if (sl_draft_check_state(e, &plan->methods, NULL)) return 0; // no drafts with this plan
+    if (n_sessions > needed) n_sessions = needed;
     if (n_sessions > n_free) n_sessions = n_free; // a page for each
     if (n_sessions < 1) return 0;
-    rc = sl_engine_claim(e, err);
-    if (rc) return rc;
-    most = n_sessions * (1 + e->n_draft) < MOST ? n_sessions * (1 + e->n_draft) : MOST;
+    int most = n_sessions * each < MOST ? n_sessions * each : MOST;
     sl_session *sessions[n_sessions];
     sl_attn_stats saved;
+    if ((rc = sl_engine_claim(e, err))) return rc;
     set_counts_aside(e, &saved, 0);
     for (; !rc && n < n_sessions; n += !rc) {
-        rc = sl_session_new(e, 0, &sessions[n], err);
-        if (!rc && (rc = sl_prefill_claimed(sessions[n], &(int32_t){0}, 1, NULL, err))) sl_session_free(sessions[n]);
+        if ((rc = sl_session_new(e, 0, &sessions[n], err))) break;
+        sl_session_use_plan(sessions[n], own);
+        if ((rc = sl_prefill_claimed(sessions[n], &(int32_t){0}, 1, NULL, err))) sl_session_free(sessions[n]);
     }
-    for (int n_rows = 2; !rc && n_rows <= most; n_rows++)
-        for (int i = 0; !rc && i < 2; i++) rc = warm_pass(sessions, n_rows, err); // the second one counts
-    if (!rc) e->draft_rows = most;
+    e->plans.draws_always = 1; // without it, a session of one token attends exactly where a long one draws
+    if (!rc) rc = warm_passes(sessions, most, 1, err);
+    e->plans.draws_always = 0;
+    if (!rc && plan->n_splits) rc = warm_passes(sessions, most, 0, err);
+    sl_draft_costs_age(&e->draft_costs); // passes over longer sessions take longer
+    if (!rc) e->draft_rows = most, e->draft_plan = plan->number;
     while (n) sl_session_free(sessions[--n]);
     set_counts_aside(e, &saved, 1);
     sl_engine_release(e);
@@ -158,8 +173,10 @@ int sl_drafts_warm_up(sl_engine *e, int n_sessions, sl_error *err) {
 }
 
 int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err) {
-    int rc = sl_draft_check_state(d->engine, &sl_session_plan(session)->methods, err);
-    if (!rc && d->engine->draft_rows <= d->spec.most) rc = sl_drafts_warm_up(d->engine, 1, err);
+    const sl_plan *plan = sl_session_plan(session);
+    int rc = sl_draft_check_state(d->engine, &plan->methods, err);
+    int is_warm = d->engine->draft_rows > d->spec.most && d->engine->draft_plan == plan->number;
+    if (!rc && !is_warm) rc = sl_drafts_warm_up(d->engine, session->own_plan, 1, err);
     if (rc) return rc;
     d->counts = (sl_draft_counts){0}, d->n_idle = 0;
     d->checked = sl_session_plan(session)->number, d->is_exact = 1;

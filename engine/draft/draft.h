@@ -19,6 +19,7 @@
 
 #include "engine/draft/draft_spec.h"
 #include "engine/engine.h"
+#include "engine/plans.h"
 #include "engine/sleigh.h"
 
 typedef struct sl_drafter sl_drafter; // of one stream
@@ -30,9 +31,11 @@ void sl_drafter_free(sl_drafter *d);
 // Begins a generation of the session. SL_ERR_UNSUPPORTED: the attention of the session keeps a state from step to step, so that
 // a pass over several rows cannot have the bits of single steps.
 int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err);
-// On a device that records passes: records those of 2 to n_sessions * (1 + n_draft) rows, at most 64, and measures them, so
-// that no draft waits for a recording. Elsewhere, and where no page of the cache is free, it does nothing. Errors of sl_decode.
-int sl_drafts_warm_up(sl_engine *e, int n_sessions, sl_error *err);
+// On a device that records passes: records those of 2 to n_sessions * (1 + n_draft) rows with a plan, at most 64, and measures
+// them, so that no draft waits for a recording. own: the plan of the sessions; NULL: the engine's. Elsewhere, and where no page
+// of the cache is free, it does nothing. A longer prefill can make recordings invalid later; then a pass is recorded when it
+// comes. Errors of sl_decode.
+int sl_drafts_warm_up(sl_engine *e, sl_plan *own, int n_sessions, sl_error *err);
 const sl_draft_counts *sl_drafter_counts(const sl_drafter *d);
 void sl_drafter_describe(const sl_drafter *d, char *buf, size_t size);
 

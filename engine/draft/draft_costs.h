@@ -24,6 +24,7 @@ typedef struct sl_draft_costs {              // of an engine; initialise with ze
 // memory that was not used before.
 void sl_draft_costs_pass(sl_draft_costs *c, int n_rows, double ms);
 void sl_draft_costs_method(sl_draft_costs *c, uint64_t key, double ms);
+void sl_draft_costs_age(sl_draft_costs *c); // the next pass counts more than all before it
 // The line: a pass of n rows takes *fixed + n *each milliseconds. Before the first pass *fixed is 1; before passes of different
 // sizes a further row counts as 0.3 passes of one row.
 void sl_draft_costs_line(const sl_draft_costs *c, double *fixed, double *each);

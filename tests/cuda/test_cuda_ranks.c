@@ -36,7 +36,7 @@ static void check_cuda(cudaError_t rc, const char *what) {
 static void open_ranks(ranks *r, int n, uint32_t limit_ms) {
     *r = (ranks){.n = n, .n_wrong = gpu_zero(sizeof(int))};
     for (int i = 0; i < n; i++) {
-        r->of[i] = (sl_exchange){.rank = i, .n = n, .state = gpu_zero(2 * sizeof(uint32_t)), .limit_ms = limit_ms};
+        r->of[i] = (sl_exchange){.rank = i, .n = n, .state = gpu_zero(3 * sizeof(uint32_t)), .limit_ms = limit_ms};
         void *fault;
         check_cuda(cudaHostAlloc(&fault, sizeof(sl_exchange_fault), cudaHostAllocMapped), "cudaHostAlloc");
         r->of[i].fault = fault, r->of[i].fault->missing = 0;
@@ -307,7 +307,7 @@ static int check_layer(const sl_weight *w, const bf16 *x, const bf16 *next_w, in
     sl_weight whole, placed;
     place(w, 1, &args, &whole);
     multiply(w, &args);
-    sl_exchange e = {.rank = 0, .n = n, .state = gpu_zero(2 * sizeof(uint32_t)), .limit_ms = 1000};
+    sl_exchange e = {.rank = 0, .n = n, .state = gpu_zero(3 * sizeof(uint32_t)), .limit_ms = 1000};
     for (int i = 0; i < n; i++) e.flags[i] = gpu_new(sizeof *e.flags[i]);
     r.of[0] = e;
     let_pass(&r, 0);
