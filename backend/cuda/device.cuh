@@ -65,6 +65,8 @@ template <typename... Params> static bool sl_starts_early(void (*kernel)(Params.
 // - Exception: a kernel may read its input before sl_wait_previous() when a counter shows that the previous kernel has written
 //   the input (take_all.cuh). Then the previous kernel calls sl_start_next() after its sl_wait_previous(). Otherwise the
 //   counter may still have the value of an earlier step. The waiting kernel still calls sl_wait_previous() before it ends.
+// - Exception: with 4-bit keys, pick_rows_kernel of vattention.cu clears memory before it waits. The previous kernel lets it
+//   start only after its own sl_wait_previous(), so no earlier kernel reads this memory any more.
 // - Exception: kernels of the saap methods read what existed before their step (bucket_scores.cu, "Order of the kernels").
 template <typename... Params, typename... Args>
 static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Args... args) {

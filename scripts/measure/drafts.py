@@ -231,15 +231,15 @@ def report(args):
             sleigh_runs.head_lines(QUESTION, answer, [r["date"] for r in measured], [r["commit"] for r in measured],
                                    "`python3 scripts/measure/drafts.py measure`, `bits` and `acceptance`, for each model"), "",
             "`scripts/measure/drafts.py report` wrote this page from `results/speculation/rows.jsonl`. A quotation repeats a passage of the",
-            "prompt, with greedy decoding. Fresh text goes on behind the end of the prompt, at the temperature 0.8. ms: median time of a",
+            "prompt, with greedy decoding. Fresh text goes on behind the end of the prompt, at the temperature 0.8. answer: its tokens. ms: median time of a",
             "token of the answer; on a CPU the processor time, on one thread. speedup: against plain decoding, which took turns with the drafts.",
             "accepted: of the drafts. Other programs ran on the machine at the same time, so a speedup has an error of some percent. Devices:",
-            f"{devices}.", ""]
+            f"{devices}. A commit with -dirty: with the change of the commit after it.", ""]
     for kind, model in dict.fromkeys((kind_of(r), r["model"]) for r in rows):
         own = [r for r in rows if (kind_of(r), r["model"]) == (kind, model)]
-        text += [f"## {model} on a {kind}", "", "| prompt | context | drafts | ms / token | speedup | tokens / step | accepted |",
-                 "|---|---|---|---|---|---|---|"]
-        text += [f"| {r['kind']} | {r['context']} | `{r['draft']}` | {r['token_ms']:.2f} | {r['speedup']:.2f} | {r['step_tokens']:.2f} | "
+        text += [f"## {model} on a {kind}", "", "| prompt | context | answer | drafts | ms / token | speedup | tokens / step | accepted |",
+                 "|---|---|---|---|---|---|---|---|"]
+        text += [f"| {r['kind']} | {r['context']} | {r['tokens']} | `{r['draft']}` | {r['token_ms']:.2f} | {r['speedup']:.2f} | {r['step_tokens']:.2f} | "
                  f"{cell(r['acceptance'], '{:.1%}')} |" for r in own] + [""]
     text += draft_acceptance.page() + [""] + bits_page()
     if not args.no_picture:

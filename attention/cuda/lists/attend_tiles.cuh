@@ -82,7 +82,7 @@ template <int DIM, bool MOMENTS> struct tile_attender {
         square[0] = odd ? low[1] : low[0], square[1] = odd ? high[3] : high[2];
     }
 
-    // o += mass v. mass: of rows g and g + 8.
+    // o += mass v. mass: of rows g and g + 8. An infinite v gives NaN, because the lower part of a mass may be 0 or negative.
     __device__ __forceinline__ void add_values(const float mass[2]) {
         int lane = threadIdx.x % 32;
         const bf16 *v = tile->rows[lane % 8 + lane / 16 * 8] + DIM + lane / 8 % 2 * 8;
@@ -166,9 +166,12 @@ template <int DIM, bool MOMENTS> __device__ void store_warp(const tile_attender<
     }
 }
 
-// attend_rows_kernel with SCORES, for rows of bf16.
+// attend_rows_kernel with SCORES, for rows of bf16: the same formula, grid and lists.
 //
 // Shared memory: a tile for each warp.
+// Bytes: K and V of the listed rows once for each list and head.
+// Reduction order: a warp adds its batches of 16 rows in order. Within a batch a matrix instruction adds the rows, and the
+// warps of a thread block and the chunks of a list are merged in order. The order depends on the list only.
 template <int DIM, bool MOMENTS>
 __global__ void __launch_bounds__(ATTEND_THREADS, 2) attend_tiles_kernel(const attend_params p) {
     extern __shared__ __align__(16) char tiles[];

@@ -1,6 +1,6 @@
 // attention/cuda/quantised/score_quantised.cuh - scores of quantised keys (propose_quantised.c), stored as masses, on CUDA.
-// This is the first half of santa_is.cu and dense_q.cu. The newest page has no quantised copy yet, so its scores are exact. The
-// naive version is in tests/cuda/naive.h: naive_quantised_score.
+// santa_is.cu and quantised_scores.cu (for dense-q and vattention) have this kernel. The newest page has no quantised copy yet,
+// so its scores are exact. The naive version is in tests/cuda/naive.h: naive_quantised_score.
 //
 // | role      | warps        | does                                                                                    |
 // |-----------|--------------|-----------------------------------------------------------------------------------------|
@@ -542,8 +542,8 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
     sl_wait_previous(); // the drawers of the layer before may still read the stored masses
     if (warp == 0) {
         clear(params.cleared);
-        sl_start_next(); // from now on the draw kernel may read what is cleared, and `done`, which the previous launch has set
-                         // to 0
+        sl_start_next(); // after the wait: vattention.cu relies on it, too. From now on the draw kernel may read what is
+                         // cleared, and `done`, which the previous launch has set to 0
     }
     for (int i = 0;; i++) {
         barrier_wait(&r.head->full[pair][i % QUANTISED_STAGES], i / QUANTISED_STAGES % 2);
