@@ -31,7 +31,6 @@ static void mask(const sl_mask_args *a) {
     for (int head = 0; head < m->n_heads; head++)
         for (int i = m->first; i < m->first + m->n; i++) {
             int oldest = i * SL_MASK_BLOCK + 1 - window, from = oldest > 0 ? oldest / SL_MASK_BLOCK : 0;
-            if (from > i) from = i; // window 0
             sl_mask_add(m, head, i, 0, n_global - 1);
             sl_mask_add(m, head, i, from, i);
             sl_mask_draw(a, head, i, sl_mask_row(m, head, i), n_global, from, (int)sl_attn_get(a->spec, "random"));

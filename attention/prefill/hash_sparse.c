@@ -4,7 +4,7 @@
 // M. Pagliardini, D. Paliotta, M. Jaggi, F. Fleuret: Faster Causal Attention Over Large Sequences Through Sparse Flash
 // Attention, arXiv:2306.01160, section 3 (hash-based attention). A query attends to the keys of its bucket. The bucket of x is
 // the index of the largest of R x and -R x, for buckets / 2 random directions R: the hash of Reformer (N. Kitaev, L. Kaiser, A.
-// Levskaya, arXiv:2001.04451). SampleAttention's comparison (arXiv:2406.15486) states no number of buckets.
+// Levskaya, arXiv:2001.04451). SampleAttention's comparison (arXiv:2406.15486) states no number of buckets; 16 is our choice.
 //
 // Difference: the paper attends to single keys, a share of 1 / buckets of all pairs if the buckets are equal. Almost every pair
 // of blocks of 128 has a query and a key of one bucket, so the mask takes the share 1 / buckets of the key blocks before a
@@ -48,7 +48,7 @@ static void mask_block(const sl_mask_args *a, int head, int i, int n_buckets, sl
 
 static void mask_head(const sl_mask_args *a, int head, sl_row_sums *x) {
     int n_buckets = 2 << (int)sl_attn_get(a->spec, "buckets");
-    sl_mask_hash_rows(a, head, n_buckets / 2, bucket_of, x);
+    if (!sl_mask_hash_rows(a, head, n_buckets / 2, bucket_of, x)) return;
     for (int i = a->mask->first; i < a->mask->first + a->mask->n; i++) mask_block(a, head, i, n_buckets, x);
 }
 

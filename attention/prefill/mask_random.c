@@ -37,28 +37,33 @@ static void fill_directions(const sl_mask_args *a, int head, int n, float *out) 
         }
 }
 
-static uint32_t hash_of(const float *row, const float *directions, int n, int dim, sl_mask_hash hash) {
+// *is_finite becomes 0 if a product is infinite or NaN.
+static uint32_t hash_of(const float *row, const float *directions, int n, int dim, sl_mask_hash hash, int *is_finite) {
     double dot[SL_MASK_DIRECTIONS];
     for (int c = 0; c < n; c++) {
         dot[c] = 0;
         for (int d = 0; d < dim; d++) dot[c] += (double)row[d] * directions[(size_t)c * dim + d];
+        if (!isfinite(dot[c])) *is_finite = 0;
     }
     return hash(dot, n);
 }
 
-void sl_mask_hash_rows(const sl_mask_args *a, int head, int n, sl_mask_hash hash, sl_row_sums *x) {
+int sl_mask_hash_rows(const sl_mask_args *a, int head, int n, sl_mask_hash hash, sl_row_sums *x) {
     const sl_attn_geom *g = a->geom;
-    int dim = g->head_dim, h = head / (g->n_heads / g->n_kv_heads);
+    int dim = g->head_dim, h = head / (g->n_heads / g->n_kv_heads), is_finite = 1;
     float *directions = x->k, *rows = x->k_page; // [SL_PAGE][head_dim] each
     SL_CHECK(n <= SL_MASK_DIRECTIONS);
     fill_directions(a, head, n, directions);
     for (int from = 0; from < a->kv.n_kv; from += SL_PAGE) {
         int n_rows = sl_page_rows(&a->kv, from / SL_PAGE);
         sl_attn_kernels_best()->widen(sl_kv_k_run(&a->kv, g->n_kv_heads, dim, from / SL_PAGE, h), n_rows, dim, rows);
-        for (int j = 0; j < n_rows; j++) x->column[from + j] = hash_of(rows + (size_t)j * dim, directions, n, dim, hash);
+        for (int j = 0; j < n_rows; j++)
+            x->column[from + j] = hash_of(rows + (size_t)j * dim, directions, n, dim, hash, &is_finite);
     }
     for (int t = 0; t < a->n_tokens; t++)
-        x->offset[t] = hash_of(a->q + ((size_t)t * g->n_heads + head) * dim, directions, n, dim, hash);
+        x->offset[t] = hash_of(a->q + ((size_t)t * g->n_heads + head) * dim, directions, n, dim, hash, &is_finite);
+    if (!is_finite) sl_mask_add_all(a, head, a->mask->first, a->mask->first + a->mask->n);
+    return is_finite;
 }
 
 void sl_mask_add_most(const sl_prefill_mask *m, int head, int i, int from, int n_blocks, int n, const uint32_t *pairs,

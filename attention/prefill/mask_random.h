@@ -16,8 +16,9 @@ enum { SL_MASK_DIRECTIONS = 64 }; // most directions of a call
 typedef uint32_t (*sl_mask_hash)(const double *dot, int n);
 // Hashes all keys up to the last query (x->column, [n_kv]) and all queries of the segment (x->offset, [n_tokens]) with n
 // normally distributed directions of the query head. The products are in double precision, and the directions are multiples of
-// 2^-8: so numbers of few bits have exact products.
-void sl_mask_hash_rows(const sl_mask_args *a, int head, int n, sl_mask_hash hash, sl_row_sums *x);
+// 2^-8: so numbers of few bits have exact products. Returns 0 if a product is infinite or NaN: then the mask of the head has
+// every block, so that its attention returns what dense attention returns.
+int sl_mask_hash_rows(const sl_mask_args *a, int head, int n, sl_mask_hash hash, sl_row_sums *x);
 
 // Adds to query block i the n of the key blocks from .. from + n_blocks - 1 that have the most pairs, the first blocks on ties,
 // and none without pairs. pairs: [n_blocks]; rank: [n_blocks], scratch.

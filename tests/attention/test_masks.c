@@ -195,6 +195,7 @@ static void definitions(void) {
         {8, 2, 16, 1, 130}, {1, 1, 64, 1000, 1}, {2, 1, 64, 300, 1000}, {4, 4, 32, 515, 640}, {2, 1, 16, 128 * 64 - 70, 200}};
     for (size_t i = 0; i < sizeof g / sizeof *g; i++) {
         segment s = segment_new(g[i].heads, g[i].kv_heads, g[i].dim, g[i].base, g[i].n, test_seed + i);
+        s.layer = (int)i;
         int step = g[i].n > 500 ? 3 : 1; // a third of the methods on large segments, for time
         for (int k = (int)i % step; k < N_METHODS; k += step) check_mask(&s, methods[k]);
         segment_free(&s);
@@ -334,6 +335,27 @@ static void not_finite(void) {
     }
 }
 
+// The masks that hash keys and queries: a key or a query that is infinite or NaN makes the mask of its heads full, and leaves
+// that of other heads.
+static void not_finite_hashes(void) {
+    static const char *const some[] = {"hash-sparse:buckets=128", "hyperattention:bucket=128:columns=0:dense=128"};
+    static const bf16 keys[] = {0x7fc0, 0x7f80, 0xff80}; // NaN and both infinities
+    for (int k = 0; k < 10; k++) {
+        segment s = segment_new(4, 2, 64, 50, 650, test_seed);
+        int of_key = k / 2 < 3;
+        if (of_key) // a key before the segment, or its last one
+            ((bf16 *)ref_k_row(&s.c, 0, 1, k % 3 ? 699 : 3))[5] = keys[k / 2];
+        else
+            s.q[((size_t)600 * 4 + 3) * 64 + 5] = k / 2 == 3 ? NAN : INFINITY;
+        segment_mask(&s, some[k % 2]);
+        for (int head = 0; head < 4; head++) {
+            int is_full = sl_mask_count(&s.mask, head) == sl_mask_causal(&s.mask), want = of_key ? head >= 2 : head == 3;
+            if (is_full != want) FAIL("%s, case %d, head %d: full: %d, expected %d", some[k % 2], k, head, is_full, want);
+        }
+        segment_free(&s);
+    }
+}
+
 // Keys with scores of -infinity, or below those that have a mass, count as keys without mass.
 static void far_scores(void) {
     segment s = segment_new(2, 1, 64, 0, 700, test_seed);
@@ -409,6 +431,7 @@ static const test_case cases[] = {
     {"hashed", 0, hashed},
     {"random-blocks", 0, random_blocks},
     {"not-finite", 0, not_finite},
+    {"not-finite-hashes", 0, not_finite_hashes},
     {"far-scores", 0, far_scores},
     {"oracle-is-best", 0, oracle_is_best},
     {"measured", 0, measured},

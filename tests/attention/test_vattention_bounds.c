@@ -222,10 +222,10 @@ static variances residual_of(const fixture *b) {
 }
 
 // Draws with an epsilon for which half of the residual is needed, and computes from the number of rows the variance that the
-// base sample stated. Prints the mean of |stated - true| / true.
+// base sample stated. Prints the least number of rows of a base sample, and the mean of |stated - true| / true.
 static void error_of_variance(fixture *b, double base, int verify) {
     double z = sl_normal_quantile(1 - DELTA / 2), sum = 0, bias = 0, largest = 0;
-    int runs = 0;
+    int runs = 0, m = N;
     for (int query = 0; query < QUERIES; query++) {
         char attn[200];
         snprintf(attn, sizeof attn, "vattention:top=0.05:base=%g:epsilon=1:delta=%g", base, DELTA);
@@ -242,8 +242,8 @@ static void error_of_variance(fixture *b, double base, int verify) {
             sum += fabs(stated / x.of[verify] - 1), bias += stated / x.of[verify] - 1;
         }
         largest = fmax(largest, x.fourth);
+        m = (int)fmin(m, ceil(base * x.n));
     }
-    int m = (int)(base * (N * 0.95 - 256));
     printf("      | %g | %d | %s | %.1f%% | %.1f%% |\n", base, m, verify ? "trace, numerator" : "variance, denominator",
            100 * sum / runs, 100 * bias / runs);
     CHECK(fabs(bias / runs) < 0.05);

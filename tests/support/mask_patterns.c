@@ -10,7 +10,8 @@
 enum { PHILOX_BLOCKS, PHILOX_DIRECTIONS };
 
 static sl_philox4 words(const segment *s, int use, int head, int place, int i) {
-    return sl_philox((uint32_t)use, 0, (uint32_t)place, (uint32_t)(s->c.geom.first_head + head), (uint32_t)i, SL_STREAM_MASK);
+    uint32_t of_head = (uint32_t)(s->layer * 65536 + s->c.geom.first_head + head);
+    return sl_philox((uint32_t)use, 0, (uint32_t)place, of_head, (uint32_t)i, SL_STREAM_MASK);
 }
 
 static int n_kv_of(const segment *s) {

@@ -53,6 +53,7 @@ void segment_free(segment *s) {
 sl_mask_args segment_args(segment *s, const sl_attn_spec *spec) {
     return (sl_mask_args){.geom = &s->c.geom,
                           .spec = spec,
+                          .layer = s->layer,
                           .n_tokens = s->n_tokens,
                           .q = s->q,
                           .kv = sl_kv_view_of(&s->c.pool, &s->c.seqs[0], 0, s->base + s->n_tokens),

@@ -11,6 +11,7 @@
 typedef struct segment {
     ref_cache c;
     int n_tokens, base; // base: position of the first token
+    int layer;          // what random numbers of a mask depend on; K and V are those of layer 0
     float *q;           // [n_tokens][n_heads][head_dim]
     float *out;         // [n_tokens][n_heads][head_dim]
     uint64_t *bits;
