@@ -266,18 +266,6 @@ static void inspected(void) {
 
 // ---- a rank that fails ----
 
-static long child_of(pid_t process) { // 0: it has none yet
-    char path[80], text[64] = "";
-    snprintf(path, sizeof path, "/proc/%ld/task/%ld/children", (long)process, (long)process);
-    FILE *f = fopen(path, "r");
-    if (f) {
-        size_t n = fread(text, 1, sizeof text - 1, f);
-        text[n] = 0;
-        fclose(f);
-    }
-    return atol(text);
-}
-
 static int is_alive(long process) {
     char path[64], text[300] = "";
     snprintf(path, sizeof path, "/proc/%ld/stat", process);

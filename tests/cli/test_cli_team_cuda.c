@@ -134,18 +134,6 @@ static void refused(void) {
 
 // ---- a rank that fails ----
 
-static long child_of(pid_t process) { // 0: it has none yet
-    char path[80], text[64] = "";
-    snprintf(path, sizeof path, "/proc/%ld/task/%ld/children", (long)process, (long)process);
-    FILE *f = fopen(path, "r");
-    if (f) {
-        size_t n = fread(text, 1, sizeof text - 1, f);
-        text[n] = 0;
-        fclose(f);
-    }
-    return atol(text);
-}
-
 // A killed and a stopped rank. The GPU of the other rank waits for its sum meanwhile.
 static void hurt(void) {
     static const int signals[] = {SIGKILL, SIGSTOP};

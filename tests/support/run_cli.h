@@ -27,6 +27,7 @@ result finish(pid_t pid, const char *out);
 // Waits until a file that the program writes has `size` bytes. Fails when the program ends before, or after four minutes. A
 // sanitizer build on a loaded machine needs minutes.
 void wait_for_bytes(pid_t pid, const char *path, long size);
+long child_of(pid_t process); // its first child; 0: it has none yet
 // Runs a line of /bin/sh in the background, in which "$0" "$@" is the program with its arguments.
 pid_t start_shell(const char *shell, const char *const *args);
 result run_args(const char *input, const char *const *args);
