@@ -13,7 +13,8 @@ that of a command that generates one token. On a GPU (--device cuda) both are th
 those of plain decoding.
 
 bits appends rows to results/speculation/bits.jsonl: lines of docs/ are continued with each draft, greedily and at the temperature 1, alone and
-six at a time, and each answer is compared with plain decoding: text, ids, log-probabilities, hash of the logits, reason to stop.
+six at a time, and each answer is compared with plain decoding: text, ids, log-probabilities, hash of the logits, reason to stop. The model
+also drafts for itself (model), in an engine of its own.
 
 acceptance appends rows to results/speculation/acceptance.jsonl: which share of drafts is accepted, by length (draft_acceptance.py).
 
@@ -38,7 +39,7 @@ import sleigh_runs  # noqa: E402
 ROWS = os.path.join(ROOT, "results", "speculation", "rows.jsonl")
 DRAFTS = ["ngram", "self:attn=santa-is:S=32", "self:attn=santa-is:S=64", "self:attn=santa-is:S=128", "ngram+self", "auto"]
 BITS = os.path.join(ROOT, "results", "speculation", "bits.jsonl")
-BIT_DRAFTS = ["ngram:least=4", "self:least=4", "ngram+self:least=2", "auto"]
+BIT_DRAFTS = ["ngram:least=4", "self:least=4", "ngram+self:least=2", "auto", "model:least=4"]
 KINDS = {"quote": ["--temp", "0"], "fresh": ["--temp", "0.8"]}
 PASSAGE = 96  # tokens of a passage that the end of a prompt repeats
 QUESTION = "How much faster are generations with drafts, and do they keep every bit?"
@@ -144,6 +145,8 @@ def lines_of_docs(n):
 
 def answers(args, prompts, temp, draft, parallel):
     more = ["--draft", draft] if draft else []
+    if draft and draft.startswith("model"):
+        more += ["--draft-model", args.model]
     out = run(args, ["generate", "-m", args.model, "--device", args.on, "--prompts", prompts, "--parallel", str(parallel), "-n", str(args.tokens),
                      "-c", "1024", "--temp", temp, "--seed", "1", "--logprobs", "2", *more])
     return [json.loads(line) for line in out.splitlines()]
