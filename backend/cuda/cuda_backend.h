@@ -129,6 +129,7 @@ void sl_cuda_branch_in(sl_cuda *c);
 
 // Stores the first error for finish(). Returns 1 when rc is an error.
 int sl_cuda_keep_error(sl_cuda *c, cudaError_t rc, const char *what);
+int sl_cuda_ranks_check(const sl_cuda *c, sl_error *err); // SL_ERR_DEVICE: a rank has not come; 0 also without ranks
 
 int sl_cuda_device_open(sl_cuda *c, sl_error *err); // the GPU c->index: its properties, a stream
 void sl_cuda_device_close(sl_cuda *c);
@@ -195,8 +196,7 @@ void sl_cuda_ranks_add(sl_cuda *c, int n_rows, int n_cols, float *x, const sl_ne
 void sl_cuda_ranks_add_prefill(sl_cuda *c, int n_rows, int n_cols, float *x);
 // Call before a step that is recorded or replayed: makes slot 0 the next one. Without ranks it does nothing.
 void sl_cuda_ranks_begin_step(sl_cuda *c);
-int sl_cuda_ranks_check(const sl_cuda *c, sl_error *err); // SL_ERR_DEVICE: a rank has not come; 0 also without ranks
-void sl_cuda_ranks_free(sl_cuda *c);                      // also without ranks
+void sl_cuda_ranks_free(sl_cuda *c); // also without ranks
 
 // ---- cuda_sampling.c ----
 void sl_cuda_sample_rows(const sl_backend *be, const float *logits, const sl_row *rows, const sl_sampling *const *sampling,

@@ -25,6 +25,15 @@ int sl_cuda_keep_error(sl_cuda *c, cudaError_t rc, const char *what) {
     return 1;
 }
 
+int sl_cuda_ranks_check(const sl_cuda *c, sl_error *err) {
+    const sl_cuda_ranks *r = c->ranks;
+    if (!r || !r->fault || !r->fault->missing) return 0;
+    return sl_fail(
+        err, SL_ERR_DEVICE,
+        "rank %d of the %d that share the model has sent no part of a sum for %d s: its GPU hangs, or its process waits",
+        r->fault->missing - 1, r->exchange.n, (int)(r->exchange.limit_ms / 1000));
+}
+
 int sl_cuda_finish(const sl_backend *be, sl_error *err) {
     sl_cuda *c = sl_cuda_of(be);
     sl_cuda_use(c);

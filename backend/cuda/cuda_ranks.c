@@ -206,14 +206,3 @@ void sl_cuda_gather_logits(const sl_backend *be, int n_rows, int n_part, float *
                                    c->stream);
     }
 }
-
-// ---- faults ----
-
-int sl_cuda_ranks_check(const sl_cuda *c, sl_error *err) {
-    const sl_cuda_ranks *r = c->ranks;
-    if (!r || !r->fault || !r->fault->missing) return 0;
-    return sl_fail(
-        err, SL_ERR_DEVICE,
-        "rank %d of the %d that share the model has sent no part of a sum for %d s: its GPU hangs, or its process waits",
-        r->fault->missing - 1, r->exchange.n, (int)(r->exchange.limit_ms / 1000));
-}
