@@ -66,7 +66,7 @@ static void add_pairs(const head_call *c, int i, int from, int middle, const uin
     sl_mask_add_most(c->a->mask, c->head, i, from, middle - from, n, x->slash, x->rank);
 }
 
-// The query blocks [middle, end) and the key blocks [from, middle).
+// Adds the sparse part: key blocks of [from, middle) for the query blocks [middle, end).
 static void mask_rest(const head_call *c, int from, int middle, int end) {
     const sl_mask_args *a = c->a;
     const sl_prefill_mask *m = a->mask;
@@ -91,7 +91,7 @@ static void mask_rest(const head_call *c, int from, int middle, int end) {
     }
 }
 
-// The causal part with the positions of the blocks [from, end).
+// Adds the key blocks of [from, end) for the query blocks [from, end).
 static void mask_part(const head_call *c, int from, int end) {
     const sl_prefill_mask *m = c->a->mask;
     if (end - from <= c->dense) {

@@ -1,7 +1,7 @@
 // attention/prefill/mask_random.c - see mask_random.h.
 #include "attention/prefill/mask_random.h"
 #include "attention/stages/stages.h"
-#include "base/philox.h"
+#include "base/normal.h"
 
 #include <math.h>
 
@@ -24,15 +24,10 @@ void sl_mask_draw(const sl_mask_args *a, int head, int place, uint64_t *set, int
     }
 }
 
-static double uniform01(uint32_t x) { // in (0, 1)
-    return ((double)x + 0.5) * 0x1p-32;
-}
-
 static void fill_directions(const sl_mask_args *a, int head, int n, float *out) { // out: [n][head_dim]
     for (int c = 0; c < n; c++)
         for (int d = 0; d < a->geom->head_dim; d++) {
-            sl_philox4 r = random_words(a, head, OF_DIRECTIONS, c, d);
-            double normal = sqrt(-2 * log(uniform01(r.v[0]))) * cos(6.283185307179586 * uniform01(r.v[1]));
+            double normal = sl_normal_of_words(random_words(a, head, OF_DIRECTIONS, c, d));
             *out++ = (float)(rint(normal * 256) / 256);
         }
 }

@@ -15,6 +15,7 @@
 // |k_j - centre| [256], all in fp32; then a 16-bit signature per table and row, [L][256]. A key that is not finite makes the
 // sums of its page and of all later pages NaN, and so their scores.
 #include "attention/stages/stages.h"
+#include "base/normal.h"
 
 #include <math.h>
 #include <string.h>
@@ -41,17 +42,11 @@ static size_t shared_size(int arg, int head_dim) {
     return n_projections(arg, head_dim) * sizeof(float);
 }
 
-static double uniform01(uint32_t x) { // in (0, 1)
-    return ((double)x + 0.5) * 0x1p-32;
-}
-
-// out: [ceil(L / 16)][head_dim][16 K] standard normal numbers (Box and Muller).
+// out: [ceil(L / 16)][head_dim][16 K] standard normal numbers.
 static void share(int arg, int head_dim, uint32_t seed, int layer, int head, void *out) {
     float *p = out;
-    for (size_t i = 0; i < n_projections(arg, head_dim); i++) {
-        sl_philox4 r = sl_hash_random(seed, (uint32_t)i, layer, head);
-        p[i] = (float)(sqrt(-2 * log(uniform01(r.v[0]))) * cos(6.283185307179586 * uniform01(r.v[1])));
-    }
+    for (size_t i = 0; i < n_projections(arg, head_dim); i++)
+        p[i] = (float)sl_normal_of_words(sl_hash_random(seed, (uint32_t)i, layer, head));
 }
 
 // Signatures of x [rows][head_dim], rows a multiple of 8 and at most 256: sig[t * 256 + row].

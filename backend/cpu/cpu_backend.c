@@ -188,7 +188,7 @@ static char *grow_scratch(cpu_backend *c, int n_cols) { // NULL: no memory
     return c->scratch;
 }
 
-// SL_ERR_UNSUPPORTED: a leaf of a row-parallel weight would lie on two ranks. what: of the columns
+// SL_ERR_UNSUPPORTED: a leaf of a row-parallel weight would lie on two ranks. what: names the columns
 static int check_leaves(const cpu_backend *c, const char *what, int n_cols, sl_error *err) {
     int n = sl_comm_n(c->comm), all = n * n_cols;
     if (sl_cpu_leaves(c->n_kv_heads, all) >= n) return 0;

@@ -392,7 +392,7 @@ static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight
 
 // ---- the table ----
 
-// SL_ERR_UNSUPPORTED: the columns of a row-parallel weight cannot be divided by the ranks. what: of the columns
+// SL_ERR_UNSUPPORTED: the columns of a row-parallel weight cannot be divided by the ranks. what: names the columns
 static int check_columns(const sl_cuda *c, const char *what, int n_cols, sl_error *err) {
     int n = c->ranks ? c->ranks->exchange.n : 1;
     if (n == 1 || n_cols % SL_PIECE_COLS == 0) return 0;

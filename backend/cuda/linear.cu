@@ -400,7 +400,7 @@ void launch_norm(const float *x, const bf16 *w, int n_rows, int n, float eps, bf
 extern "C" void sl_cuda_linear_decode(const sl_cuda_linear *args, cudaStream_t stream) {
     const sl_cuda_linear &p = *args;
     SL_CHECK(p.n_rows <= SL_LINEAR_ROWS);
-    if (p.n_rows > 16 && p.n_ranks <= 1 && sl_cuda_linear_cluster(args, stream)) return; // the columns of a rank: below
+    if (sl_cuda_linear_cluster(args, stream)) return;
     by_ending(p, [&](auto end) { launch<end()>(p, stream); });
 }
 

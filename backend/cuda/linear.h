@@ -68,7 +68,8 @@ typedef struct sl_cuda_linear {
 } sl_cuda_linear;
 
 void sl_cuda_linear_decode(const sl_cuda_linear *args, cudaStream_t stream);
-// The part of sl_cuda_linear_decode for many rows, with the same bits. Returns 0, and launches nothing, if the GPU cannot.
+// The part of sl_cuda_linear_decode for more than 16 rows, with the same bits. Returns 0, and launches nothing, for fewer rows,
+// for the columns of a rank, and if the GPU cannot.
 int sl_cuda_linear_cluster(const sl_cuda_linear *args, cudaStream_t stream);
 int sl_cuda_linear_rows(void); // the most rows of one launch on the current GPU: SL_LINEAR_ROWS or 16, by its shared memory
 

@@ -65,7 +65,7 @@ template <sl_linear_end END> struct ring {
           stages(stages), tile(tile), n(tiles_at(tile, end)), chunk(first_chunk), i(0), fill_stage(0), read_stage(0),
           policy(sl_l2_policy(SL_L2_FIRST_OUT)) {}
 
-    // Tiles of a warp in the pass in which its first tile is `first`.
+    // How many tiles the warp takes in one pass. first: the first of them
     static __device__ int tiles_at(int first, int end) {
         return first >= end ? 0 : TILES<END> == 2 && first + WARPS < end ? 2 : 1;
     }
@@ -358,6 +358,7 @@ extern "C" int sl_cuda_linear_cluster(const sl_cuda_linear *args, cudaStream_t s
     const sl_cuda_linear &p = *args;
     int is_launched = 0;
     SL_CHECK(p.n_rows <= SL_LINEAR_ROWS);
+    if (p.n_rows <= 16 || p.n_ranks > 1) return 0; // linear.cu: few rows are faster there, and it knows the leaves of a rank
     by_ending(p, [&](auto end) { is_launched = p.n_rows <= 24 ? launch<end(), 3>(p, stream) : launch<end(), 4>(p, stream); });
     return is_launched;
 }

@@ -5,7 +5,7 @@
 //
 // Each rank has an exchange memory, which the other ranks map: two slots for data, and flags. The ranks call the same exchanges
 // in the same order. In exchange k, a rank has its part in its slot, tells the other ranks so, waits until they have told the
-// same, and reads all parts. Exchanges take the two slots by turns: a rank that has begun exchange k + 1 no longer reads the
+// same, and reads all parts. The exchanges use the two slots in turns: a rank that has begun exchange k + 1 no longer reads the
 // slots of exchange k, so these can be filled when all ranks have begun exchange k + 1. One wait for each exchange is enough.
 //
 // The number of an exchange is in device memory, so a recorded step can hold exchanges. Which slot an exchange takes is in the

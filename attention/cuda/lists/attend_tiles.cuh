@@ -147,7 +147,7 @@ template <int DIM, bool MOMENTS> struct tile_attender {
     }
 };
 
-// store_warp of attend_rows.cuh.
+// Stores the sums of a warp for the merge: store_warp of attend_rows.cuh, for this attender.
 template <int DIM, bool MOMENTS> __device__ void store_warp(const tile_attender<DIM, MOMENTS> &a, attend_space<DIM> *s) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float l = sl_sum_lanes(a.l);

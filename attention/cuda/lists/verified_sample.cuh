@@ -110,7 +110,8 @@ __device__ uint32_t deposit(uint32_t bits, uint32_t mask) {
 template <bool GLOBAL>
 __device__ void sample_words(select_space *s, const verified_params &p, int head, const uint32_t *fixed, int n_kv,
                              int n_residual, int from, int m, uint32_t *drawn, uint32_t *words) {
-    // A word that draw_sample has set with atomics, which in global memory bypass the L1 cache.
+    // Reads a word of `drawn`. draw_sample has changed it with atomics, and atomics in global memory do not change the L1
+    // cache.
     auto drawn_word = [&](int i) { return GLOBAL ? __ldcg(drawn + i) : drawn[i]; };
     int n_words = ceil_div(n_kv, 32);
     int before = 0, all;
