@@ -77,8 +77,6 @@ struct sl_engine {
     sl_attn_stats stats;
     uint64_t n_batches; // batches that were checked
     sl_draft_costs draft_costs;
-    int draft_rows; // passes of 2 to so many rows are recorded (sl_drafts_warm_up), with the plan of this number
-    uint32_t draft_plan;
     sl_engine *draft;         // of the draft model; only calls of this engine use it; NULL: none
     const char *draft_format; // of device.draft_weights: "int4"; NULL: there are none
     sl_model_weights rounded; // on the CPU the memory of device.draft_weights

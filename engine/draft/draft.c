@@ -132,21 +132,25 @@ static int warm_pass(sl_session *const *sessions, int n_rows, int is_measured, s
     return rc;
 }
 
-// A pass of each number of rows, and a second one if they are measured: the first one does not count. The largest comes first,
-// because it allocates what the others need, and that would make their recordings invalid.
+// A pass of each number of rows. A second pass of `most` rows and of 2, 3, 5, 9, 17, ... rows if they are measured: the first
+// one does not count. The largest comes first, because it allocates what the others need, and that would make their recordings
+// invalid.
 static int warm_passes(sl_session *const *sessions, int most, int is_measured, sl_error *err) {
     int rc = 0;
-    for (int n_rows = most; !rc && n_rows >= 2; n_rows--)
-        for (int i = 0; !rc && i <= is_measured; i++) rc = warm_pass(sessions, n_rows, is_measured, err);
+    for (int n_rows = most; !rc && n_rows >= 2; n_rows--) {
+        int is_point = is_measured && (n_rows == most || !((n_rows - 1) & (n_rows - 2)));
+        for (int i = 0; !rc && i <= is_point; i++) rc = warm_pass(sessions, n_rows, is_point, err);
+    }
     return rc;
 }
 
-int sl_drafts_warm_up(sl_engine *e, sl_plan *own, int n_sessions, sl_error *err) {
+int sl_drafts_warm_up(sl_engine *e, sl_plan *own, sl_error *err) {
     enum { MOST = 64 };
     int each = 1 + e->n_draft, n_free = e->device.pool.n_free, needed = (MOST + each - 1) / each, rc = 0, n = 0;
-    const sl_plan *plan = own ? own : e->plans.of_engine;
-    if (!e->device.backend->run_step || each < 2 || e->n_ctx < 1 + each) return 0;
+    sl_plan *plan = own ? own : e->plans.of_engine;
+    if (!e->device.backend->run_step || plan->draft_rows || each < 2 || e->n_ctx < 1 + each) return 0;
     if (sl_draft_check_state(e, &plan->methods, NULL)) return 0; // no drafts with this plan
+    int n_sessions = plan == e->plans.of_engine ? e->n_sequences : 1;
     if (n_sessions > needed) n_sessions = needed;
     if (n_sessions > n_free) n_sessions = n_free; // a page for each
     if (n_sessions < 1) return 0;
@@ -165,7 +169,7 @@ int sl_drafts_warm_up(sl_engine *e, sl_plan *own, int n_sessions, sl_error *err)
     e->plans.draws_always = 0;
     if (!rc && plan->n_splits) rc = warm_passes(sessions, most, 0, err);
     sl_draft_costs_age(&e->draft_costs); // passes over longer sessions take longer
-    if (!rc) e->draft_rows = most, e->draft_plan = plan->number;
+    if (!rc) plan->draft_rows = most;
     while (n) sl_session_free(sessions[--n]);
     set_counts_aside(e, &saved, 1);
     sl_engine_release(e);
@@ -175,11 +179,10 @@ int sl_drafts_warm_up(sl_engine *e, sl_plan *own, int n_sessions, sl_error *err)
 int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err) {
     const sl_plan *plan = sl_session_plan(session);
     int rc = sl_draft_check_state(d->engine, &plan->methods, err);
-    int is_warm = d->engine->draft_rows > d->spec.most && d->engine->draft_plan == plan->number;
-    if (!rc && !is_warm) rc = sl_drafts_warm_up(d->engine, session->own_plan, 1, err);
+    if (!rc) rc = sl_drafts_warm_up(d->engine, session->own_plan, err);
     if (rc) return rc;
     d->counts = (sl_draft_counts){0}, d->n_idle = 0;
-    d->checked = sl_session_plan(session)->number, d->is_exact = 1;
+    d->checked = plan->number, d->is_exact = 1;
     for (int i = 0; i < d->spec.n_methods; i++) {
         sl_session *s = d->methods[i].session;
         if (s) s->sequence = session->sequence, s->seed = session->seed;

@@ -136,7 +136,7 @@ def measure(args):
     os.makedirs(os.path.dirname(ROWS), exist_ok=True)
     with open(ROWS, "a", encoding="utf-8") as out:
         for n in [int(c[:-1]) * 1024 if c.endswith("k") else int(c) for c in args.contexts.split(",")]:
-            for kind in args.kinds.split(","):
+            for kind in args.kinds.split(",") if args.kinds else KINDS:
                 measure_one(args, kind, n, out)
 
 
