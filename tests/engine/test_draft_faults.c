@@ -197,7 +197,8 @@ static sl_generation generation(int round, int n) {
     return g;
 }
 
-// A step that is cancelled, also between two draft steps, changes nothing: the step after it makes the tokens of plain decoding.
+// A step that is cancelled, also between two draft steps, changes nothing: the step after it makes the tokens of plain
+// decoding.
 static void cancelled(void) {
     int left = -1, n_cancelled = 0, n_accepted = 0;
     sl_engine *e = open_engine(&left);
