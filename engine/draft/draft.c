@@ -16,8 +16,9 @@
 enum {
     N_CLASSES = 5, // of n-grams, by the length of the common end
     N_SOURCES = N_CLASSES + SL_DRAFT_METHODS,
-    REST = 48,     // passes without a draft until a source is tried again
-    SETTLED = 512, // after so many passes of a generation, the page extras for a first draft of a method cost little
+    REST = 48,            // passes without a draft until a source is tried again; twice as many after a try without a gain
+    MOST_REST = 4 * REST, // at most so many. A try costs about one pass, so the tries of a long answer take less than 1%
+    SETTLED = 512,        // after so many passes of a generation, the page extras for a first draft of a method cost little
 };
 
 // The acceptance of one source: of the drafts that were compared, the share that was accepted. Older drafts count less.
@@ -42,7 +43,7 @@ struct sl_drafter {
     sl_draft_counts counts;
     uint32_t checked; // number of the session's plan that was checked last
     int is_exact;     // 1: its methods keep no state from step to step
-    int n_idle;       // passes since the last draft
+    int n_idle, rest; // passes since the last draft; so many until the next try
     // ---- the pass that runs ----
     int source; // of the drafts
     int next;   // ngram: the place that is copied
@@ -181,7 +182,7 @@ int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err) {
     int rc = sl_draft_check_state(d->engine, &plan->methods, err);
     if (!rc) rc = sl_drafts_warm_up(d->engine, session->own_plan, err);
     if (rc) return rc;
-    d->counts = (sl_draft_counts){0}, d->n_idle = 0;
+    d->counts = (sl_draft_counts){0}, d->n_idle = 0, d->rest = REST;
     d->checked = plan->number, d->is_exact = 1;
     for (int i = 0; i < d->spec.n_methods; i++) {
         sl_session *s = d->methods[i].session;
@@ -271,11 +272,15 @@ static int choose(sl_drafter *d, const sl_draft_job *job, double each, prospect 
         prospect with = best_number(*pass, share(d, N_CLASSES + i), cost, d->spec.least, most, &number);
         if (number && (!best || with.tokens * chosen.ms > chosen.tokens * with.ms))
             chosen = with, best = number, d->source = N_CLASSES + i;
-        if (rest < 0) rest = N_CLASSES + (int)(d->counts.n_steps / REST) % d->spec.n_methods;
+        if (rest < 0) rest = N_CLASSES + (int)(d->counts.n_drafts % (uint64_t)d->spec.n_methods);
     }
-    if (!best && rest >= 0 && ++d->n_idle >= REST) best = 1, d->source = rest; // a source that was bad may be good now
-    if (best) d->n_idle = 0;
     *pass = chosen;
+    if (best) {
+        d->n_idle = 0, d->rest = REST;
+    } else if (rest >= 0 && ++d->n_idle >= d->rest) { // a source that was bad may be good now
+        best = 1, d->source = rest, d->n_idle = 0;
+        d->rest = 2 * d->rest < MOST_REST ? 2 * d->rest : MOST_REST;
+    }
     return best;
 }
 

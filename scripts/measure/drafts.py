@@ -19,7 +19,8 @@ also drafts for itself (model), in an engine of its own.
 acceptance appends rows to results/speculation/acceptance.jsonl: which share of drafts is accepted, by length (draft_acceptance.py).
 
 quote: the prompt ends with a passage that occurred before, and greedy decoding goes on with it. fresh: the prompt ends within a new passage,
-and tokens are sampled at the temperature 0.8. noise: random tokens of docs/, continued at the temperature 1: nothing can be guessed."""
+and tokens are sampled at the temperature 0.8. noise: random tokens of docs/, and tokens
+of the whole vocabulary at the temperature 3: hardly anything can be guessed."""
 import argparse
 import datetime
 import glob
@@ -41,7 +42,7 @@ ROWS = os.path.join(ROOT, "results", "speculation", "rows.jsonl")
 DRAFTS = ["ngram", "self:attn=santa-is:S=32", "self:attn=santa-is:S=64", "self:attn=santa-is:S=128", "ngram+self", "auto"]
 BITS = os.path.join(ROOT, "results", "speculation", "bits.jsonl")
 BIT_DRAFTS = ["ngram:least=4", "self:least=4", "ngram+self:least=2", "auto", "model:least=4"]
-KINDS = {"quote": ["--temp", "0"], "fresh": ["--temp", "0.8"], "noise": ["--temp", "1"]}
+KINDS = {"quote": ["--temp", "0"], "fresh": ["--temp", "0.8"], "noise": ["--temp", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0"]}
 PASSAGE = 96  # tokens of a passage that the end of a prompt repeats
 QUESTION = "How much faster are generations with drafts, and do they keep every bit?"
 
@@ -248,8 +249,8 @@ def report(args):
             sleigh_runs.head_lines(QUESTION, answer, [r["date"] for r in measured], [r["commit"] for r in measured],
                                    "`python3 scripts/measure/drafts.py measure`, `bits` and `acceptance`, for each model"), "",
             "`scripts/measure/drafts.py report` wrote this page from `results/speculation/rows.jsonl`. A quotation repeats a passage of the",
-            "prompt, with greedy decoding. Fresh text goes on behind the end of the prompt, at the temperature 0.8. noise: random tokens, which nobody can",
-            "guess, at the temperature 1. answer: its tokens. ms: median time of a token of the answer; on a CPU the processor time, on one thread.",
+            "prompt, with greedy decoding. Fresh text goes on behind the end of the prompt, at the temperature 0.8. noise: random tokens, and tokens of the",
+            "whole vocabulary at the temperature 3. answer: its tokens. ms: median time of a token of the answer; on a CPU the processor time, on one thread.",
             "speedup: against plain decoding, which took turns with the drafts. accepted: of the drafts. Other programs ran on the machine at the same time, so a speedup has an error of some percent. Devices:",
             f"{devices}. A commit with -dirty: with the change of the commit after it.", ""]
     for kind, model in dict.fromkeys((kind_of(r), r["model"]) for r in rows):
