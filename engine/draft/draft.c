@@ -18,7 +18,8 @@ enum {
     N_SOURCES = N_CLASSES + SL_DRAFT_METHODS,
     REST = 48,            // passes without a draft until a source is tried again; twice as many after a try without a gain
     MOST_REST = 4 * REST, // at most so many. A try costs about one pass, so the tries of a long answer take less than 1%
-    SETTLED = 512,        // after so many passes of a generation, the page extras for a first draft of a method cost little
+    SETTLED = 512, // after so many passes of a generation, and so many milliseconds of passes, the first draft of a method,
+                   // with the page extras that it needs, costs little
 };
 
 // The acceptance of one source: of the drafts that were compared, the share that was accepted. Older drafts count less.
@@ -37,6 +38,7 @@ struct sl_drafter {
     sl_engine *engine;
     sl_draft_spec spec;
     sl_ngram_index index;               // spec.has_ngram
+    uint32_t n_cuts;                    // of the session, when the index last had its text
     drafting methods[SL_DRAFT_METHODS]; // [spec.n_methods]
     float *logits;                      // [n_vocab] of the session while `self` decodes
     acceptance acceptance[N_SOURCES];
@@ -226,12 +228,13 @@ static prospect best_number(prospect without, double accepted, double cost, int 
 
 // Whether method i may draft. A method may need page extras of the whole context, which takes as long as several passes. Where
 // there is another source, it waits until this is little beside the passes that were made.
-static int may_draft(const sl_drafter *d, int i, const sl_draft_job *job, int most) {
+static int may_draft(const sl_drafter *d, int i, const sl_draft_job *job, int most, double pass_ms) {
     const sl_session *of_model = d->methods[i].session;
     int is_alone = !d->spec.has_ngram || d->spec.least,
         is_measured = sl_draft_costs_of_method(&d->engine->draft_costs, d->methods[i].key) > 0;
     if (of_model && job->session->kv.n_tokens + most > of_model->engine->n_ctx) return 0;
-    return is_alone || is_measured || d->counts.n_steps >= SETTLED;
+    double n_steps = (double)d->counts.n_steps;
+    return is_alone || is_measured || (n_steps >= SETTLED && n_steps * pass_ms >= SETTLED);
 }
 
 // A session without a plan of its own follows the engine's, which may have changed.
@@ -249,15 +252,22 @@ static double cost_of(const sl_drafter *d, int i) {
     return ms > 0 ? ms : (fixed + each) / 2;
 }
 
-// Chooses source and number of a job's drafts. Returns the number. *pass: before and after.
-static int choose(sl_drafter *d, const sl_draft_job *job, double each, prospect *pass) {
+// The index has the session's text of the last pass, and behind it a token that may not have been appended.
+static void sync_index(sl_drafter *d, const sl_session *s) {
+    int is_known = d->index.n && d->n_cuts == s->n_cuts;
+    sl_ngram_sync(&d->index, s->ids, s->kv.n_tokens, is_known ? d->index.n - 1 : 0);
+    d->n_cuts = s->n_cuts;
+}
+
+// Chooses source and number of a job's drafts. Returns the number. pass_ms: of a pass of one row. *pass: before and after.
+static int choose(sl_drafter *d, const sl_draft_job *job, double each, double pass_ms, prospect *pass) {
     int most = job->most < d->spec.most ? job->most : d->spec.most, best = 0, number, rest = -1;
     int in_pass = sl_plan_most_rows(job->session) - 1; // besides the first row
     if (most > in_pass) most = in_pass;
     if (most <= 0 || !is_exact(d, job->session)) return 0;
     prospect chosen = *pass;
     if (d->spec.has_ngram) {
-        sl_ngram_sync(&d->index, job->session->ids, job->session->kv.n_tokens);
+        sync_index(d, job->session);
         sl_ngram_push(&d->index, job->ids[0]);
         int length = sl_ngram_find(&d->index, &d->next);
         if (length) {
@@ -267,7 +277,7 @@ static int choose(sl_drafter *d, const sl_draft_job *job, double each, prospect 
     }
     // A grammar allows the sampler the tokens of the next place only, so a method cannot draft the places behind it.
     for (int i = 0; i < d->spec.n_methods && !sl_sampler_allowed(job->sampler); i++) {
-        if (!may_draft(d, i, job, most)) continue;
+        if (!may_draft(d, i, job, most, pass_ms)) continue;
         double cost = each + cost_of(d, i);
         prospect with = best_number(*pass, share(d, N_CLASSES + i), cost, d->spec.least, most, &number);
         if (number && (!best || with.tokens * chosen.ms > chosen.tokens * with.ms))
@@ -415,7 +425,7 @@ int sl_drafts_make(sl_draft_job *jobs, int n, sl_error *err) {
         wanted[i] = 0, job->n = 1;
         if (!job->drafter || e->observation.observer.fn) continue; // an observer sees single steps
         sl_drafter *d = job->drafter;
-        wanted[i] = choose(d, job, each, &pass);
+        wanted[i] = choose(d, job, each, fixed + each, &pass);
         if (wanted[i] && d->source < N_CLASSES) {
             sl_ngram_copy(&d->index, d->next, wanted[i], job->ids + 1);
             job->n = 1 + wanted[i];

@@ -2,7 +2,7 @@
 """Measures generations with drafts (--draft) against plain decoding, and writes results/speculation.md.
 
     python3 scripts/measure/drafts.py measure [-m prose] [--device cpu] [--contexts 1k,8k,32k] [--kinds quote,fresh,noise] [--tokens 128] [--rounds 3]
-    python3 scripts/measure/drafts.py bits [-m prose] [--device cpu] [--prompts 300] [--tokens 48] [--drafts auto,model:least=4]
+    python3 scripts/measure/drafts.py bits [-m prose] [--device cpu] [--prompts 300] [--temps 0,1] [--drafts auto,model:least=4]
     python3 scripts/measure/drafts.py acceptance [-m prose] [--contexts 1k,8k,32k] [--kinds prose,code,needles,copies] [--flags ..]
     python3 scripts/measure/drafts.py report
 
@@ -170,7 +170,7 @@ def bits(args):
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as f:
         f.write("\n".join(lines_of_docs(args.prompts)) + "\n")
         f.flush()
-        for temp in ["0", "1"]:
+        for temp in args.temps.split(","):
             plain = answers(args, f.name, temp, None, 1)
             for draft in listed(args.drafts, BIT_DRAFTS):
                 for parallel in [1, 6]:
@@ -229,7 +229,7 @@ def bits_page():
             "of an answer. accepted: drafts that became tokens. `model`: the model drafts for itself, with a cache of its own.",
             "`tests/engine/test_draft_faults.c` has flipped bits in the rows of drafts, cancellations, callers that stop, and ends within a run.", "",
             "| device | model | temperature | drafts | at a time | prompts | tokens | equal | accepted |", "|---|---|---|---|---|---|---|---|---|"]
-    return text + [f"| {kind_of(r)} | {r['model']} | {r['temp']:g} | `{r['draft']}` | {r['parallel']} | {r['prompts']} | {r.get('tokens', 48)} | "
+    return text + [f"| {kind_of(r)} | {r['model']} | {r['temp']:g} | `{r['draft']}` | {r['parallel']} | {r['prompts']} | {r.get('tokens', 128)} | "
                    f"{r['same']} | {r['accepted']} |" for r in load_bits()]
 
 
@@ -277,7 +277,8 @@ def main():
     p.add_argument("--tokens", type=int, default=128)
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("-o", "--out", default=os.path.join(ROOT, "results", "speculation.md"))
-    p.add_argument("--prompts", type=int, default=300)
+    p.add_argument("--prompts", type=int, default=300, help="bits: prompts of a row")
+    p.add_argument("--temps", default="0,1", help="bits: temperatures, with commas")
     p.add_argument("--kinds", default="", help="kinds of text (default: all of the action)")
     p.add_argument("--drafts", default="", help="measure, bits: these drafts, with commas (default: all of the action)")
     p.add_argument("--end", type=int, default=32768, help="acceptance: the place in a text that goes on after contexts of every length, in tokens")

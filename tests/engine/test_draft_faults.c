@@ -247,6 +247,39 @@ static void stopped(void) {
     close_engine(e);
 }
 
+static sl_draft_counts counts_of(sl_stream *stream) {
+    CHECK_OK(sl_stream_begin(stream, 0, &err), err);
+    while (sl_stream_is_running(stream)) CHECK_OK(sl_streams_step(&stream, 1, &err), err);
+    return sl_stream_draft_counts(stream);
+}
+
+// A stream whose session was cut and has other tokens now makes the drafts of a new stream on a new session.
+static void cut(void) {
+    enum { KEPT = 50 };
+    int n_drafts = 0;
+    sl_engine *e = open_engine(NULL);
+    sl_generation g = generation(1, 60);
+    g.draft = "ngram:min=1:least=6:most=6";
+    for (int round = 0; round < 6; round++) {
+        int32_t *ids = prompt_of(PROMPT, 9 + round), *other = prompt_of(PROMPT, 23 + round);
+        sl_session *s = prefilled(e, ids, PROMPT), *fresh = prefilled(e, ids, KEPT);
+        sl_stream *stream, *fresh_stream;
+        CHECK_OK(sl_stream_new(s, &g, &stream, &err), err);
+        CHECK_OK(sl_stream_new(fresh, &g, &fresh_stream, &err), err);
+        counts_of(stream);
+        CHECK_OK(sl_session_truncate(s, KEPT, &err), err);
+        CHECK_OK(sl_prefill(s, other, PROMPT, NULL, &err), err);
+        CHECK_OK(sl_prefill(fresh, other, PROMPT, NULL, &err), err);
+        sl_draft_counts got = counts_of(stream), want = counts_of(fresh_stream);
+        CHECK(!memcmp(&got, &want, sizeof got));
+        n_drafts += (int)want.n_ngram_drafts;
+        sl_stream_free(stream), sl_stream_free(fresh_stream);
+        sl_session_free(s), sl_session_free(fresh), free(ids), free(other);
+    }
+    CHECK(n_drafts > 10);
+    close_engine(e);
+}
+
 // ---- ends within a run ----
 
 static int32_t end_token(void) {
@@ -316,6 +349,7 @@ static const test_case cases[] = {
     {"bits", NEEDS_NOTHING, bits},
     {"cancelled", NEEDS_NOTHING, cancelled},
     {"stopped", NEEDS_NOTHING, stopped},
+    {"cut", NEEDS_NOTHING, cut},
     {"ends", NEEDS_NOTHING, ends},
     GPU_CASE("bits-on-gpu", bits_on_gpu),
     GPU_CASE("cancelled-on-gpu", cancelled_on_gpu),

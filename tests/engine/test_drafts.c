@@ -33,14 +33,16 @@ static int search(const int32_t *ids, int n, int min, int max, int *next) {
 // Random texts. A text grows, loses its last ids, and grows with other ids.
 static void ngrams(void) {
     for (int round = 0; round < 60; round++) {
-        int min = 1 + test_below(4), max = min + test_below(30), letters = 1 + test_below(4), n = 0;
+        int min = 1 + test_below(4), max = min + test_below(30), letters = 1 + test_below(4), n = 0, known = 0;
         int32_t ids[TEXT], copied[20];
         sl_ngram_index x;
         CHECK_OK(sl_ngram_init(&x, min, max, TEXT, &err), err);
         for (int step = 0; step < 80; step++) {
             if (test_below(8) == 0) n = test_below(n + 1);
+            if (n < known) known = n;
             for (int more = test_below(9); more > 0 && n < TEXT; more--) ids[n++] = test_below(letters);
-            sl_ngram_sync(&x, ids, n);
+            sl_ngram_sync(&x, ids, n, test_below(known + 1));
+            known = n;
             int next = -1, want_next = -1, length = sl_ngram_find(&x, &next), want = search(ids, n, min, max, &want_next);
             CHECK_INT(length, want);
             if (!length) continue;
