@@ -142,14 +142,16 @@ def measure(args):
 
 # ---- the page ----
 
-# Times of a model of Llama-3.1-8B's shape on one H200, in ms, measured together (docs/drafts.md has the command). PASSES: of a bf16 pass with dense
-# attention, by sequences x tokens and rows of each sequence. DRAFT_STEPS: of a decode step with the method and weights of the source.
-PASSES = {"1 x 30k": {1: 4.85, 2: 4.96, 3: 5.09, 5: 5.43}, "6 x 30k": {1: 9.56, 2: 10.26, 3: 11.15, 5: 13.12},
-          "1 x 127k": {1: 7.80, 2: 7.92, 3: 8.08, 5: 9.03}}
-DRAFT_STEPS = {"1 x 30k": {"santa-is:S=64, int4": 2.34, "streaming:window=2048, int4": 1.96},
-               "6 x 30k": {"santa-is:S=64, int4": 3.30, "streaming:window=2048, int4": 3.01},
-               "1 x 127k": {"santa-is:S=64, int4": 2.8, "streaming:window=2048, int4": 1.96}}
+# Times of a model of Llama-3.1-8B's shape on one H200, in ms (commit 56c1e9ab, 1 December 2026), by sequences x tokens. PASSES: of a bf16 pass with dense
+# attention, by rows of each sequence (bench draft). DRAFT_STEPS: of a decode step with the method and the weights of a source:
+# bench decode -m models/llama-3.1-8b --load-format dummy --device cuda -n 32 -r 3 --fill random --exact-below off [--weights int4] -d .. -b .. --attn ..
+PASSES = {"1 x 30k": {1: 4.78, 2: 4.86, 3: 4.98, 5: 5.32}, "6 x 30k": {1: 9.68, 2: 10.35, 3: 11.09, 5: 13.10},
+          "1 x 127k": {1: 7.87, 2: 7.93, 3: 7.96, 5: 8.91}}
+DRAFT_STEPS = {"1 x 30k": {"santa-is:S=64, int4": 2.22, "streaming:window=2048, int4": 1.75, "santa-is:S=64": 4.37},
+               "6 x 30k": {"santa-is:S=64, int4": 3.25, "streaming:window=2048, int4": 2.33, "santa-is:S=64": 5.34},
+               "1 x 127k": {"santa-is:S=64, int4": 2.76, "streaming:window=2048, int4": 1.75, "santa-is:S=64": 4.94}}
 CONTEXTS = {"1 x 30k": 32768, "6 x 30k": 32768, "1 x 127k": 61440}  # of the acceptance that a setting takes
+LONGER = {"1 x 30k": 1.15, "6 x 30k": 1.25}  # what a pass of 5 rows should take at most, in passes of one row
 EXPECTED = {"1 x 30k": 1.5, "6 x 30k": 1.65, "1 x 127k": 1.65}  # before the measurement, with the acceptance ASSUMED and santa-is:S=64, int4
 ASSUMED = 0.92  # an acceptance of every draft, for comparison
 
@@ -202,10 +204,10 @@ def arithmetic(rows):
     text = ["## What this gives on an H200", "",
             "No model that we have both accepts drafts and has the size of an 8B model, so this table is arithmetic, not a measurement. It takes measured",
             "times of an 8B shape on one H200 and the acceptance that the prose model has at 32k tokens, or at 60k for the rows of 127k. A pass is a bf16",
-            "pass with dense attention ([docs/drafts.md](../docs/drafts.md)); a draft is a decode step with the method and the weights of the source. The",
-            "speed-up is (tokens of a pass) x (plain step) / (drafts x draft time + pass time) for the best of 1, 2 and 4 drafts, whose number is in",
-            f"brackets. The last column takes an acceptance of {ASSUMED:.2f} for every draft instead, as the 8B model may have: rounding to 4 bits changes a",
-            "model of 6 million weights more.", "",
+            "pass with dense attention ([docs/drafts.md](../docs/drafts.md)); a draft is a decode step with the method and the weights of the source",
+            "(`bench decode --exact-below off --fill random`, commit 56c1e9ab). The speed-up is (tokens of a pass) x (plain step) / (drafts x draft time +",
+            "pass time) for the best of 1, 2 and 4 drafts, whose number is in brackets. The last column takes an acceptance of",
+            f"{ASSUMED:.2f} for every draft instead, as the 8B model may have: rounding to 4 bits changes a model of 6 million weights more.", "",
             f"| sequences x tokens | drafts | time of a draft | prose | code | needles | copies | acceptance {ASSUMED:.2f} |", "|---|---|---|---|---|---|---|---|"]
     assumed = {}
     for setting, steps in DRAFT_STEPS.items():
@@ -219,7 +221,10 @@ def arithmetic(rows):
                 assumed[setting] = best[0]
             text.append(f"| {setting} | `{source}` | {ms:.2f} ms | " + " | ".join(cells) + " | {:.2f} ({}) |".format(*best))
     expected = ", ".join(f"{EXPECTED[s]:.2f} and {assumed[s]:.2f} at {s}" for s in PASSES)
+    longer = ", ".join(f"{PASSES[s][5] / PASSES[s][1]:.2f} times at {s} (we wanted at most {LONGER[s]:.2f})" for s in LONGER)
     return text + ["", f"With `santa-is:S=64, int4` and an acceptance of {ASSUMED:.2f} we expected before the measurement, and find: {expected}.",
+                   f"A pass of 5 rows of each sequence takes longer than a pass of one row: {longer}.",
+                   "The linear layers of 30 rows take longer than reading their weights.",
                    "Where the speed-up is below 1, plain decoding is faster. The measured choice then makes no drafts."]
 
 
