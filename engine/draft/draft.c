@@ -135,14 +135,14 @@ static int warm_pass(sl_session *const *sessions, int n_rows, int is_measured, s
     return rc;
 }
 
-// A pass of each number of rows. A second pass of `most` rows and of 2, 3, 5, 9, 17, ... rows if they are measured: the first
-// one does not count. The largest comes first, because it allocates what the others need, and that would make their recordings
-// invalid.
+// A pass of each number of rows. Three more passes of `most` rows and of 2, 3, 5, 9, 17, ... rows if they are measured: the
+// first one does not count, and one alone may be far off. The largest comes first, because it allocates what the others need,
+// and that would make their recordings invalid.
 static int warm_passes(sl_session *const *sessions, int most, int is_measured, sl_error *err) {
     int rc = 0;
     for (int n_rows = most; !rc && n_rows >= 2; n_rows--) {
         int is_point = is_measured && (n_rows == most || !((n_rows - 1) & (n_rows - 2)));
-        for (int i = 0; !rc && i <= is_point; i++) rc = warm_pass(sessions, n_rows, is_point, err);
+        for (int i = 0; !rc && i < (is_point ? 4 : 1); i++) rc = warm_pass(sessions, n_rows, is_point, err);
     }
     return rc;
 }
