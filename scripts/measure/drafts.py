@@ -251,7 +251,9 @@ def report(args):
             "`scripts/measure/drafts.py report` wrote this page from `results/speculation/rows.jsonl`. A quotation repeats a passage of the",
             "prompt, with greedy decoding. Fresh text goes on behind the end of the prompt, at the temperature 0.8. noise: random tokens, and tokens of the",
             "whole vocabulary at the temperature 3. answer: its tokens. ms: median time of a token of the answer; on a CPU the processor time, on one thread.",
-            "speedup: against plain decoding, which took turns with the drafts. accepted: of the drafts. Other programs ran on the machine at the same time, so a speedup has an error of some percent. Devices:",
+            "speedup: against plain decoding, which took turns with the drafts. accepted: of the drafts. Other programs ran on the machine at the",
+            "same time, so a speedup has an error of some percent. `self` alone drafts from the first step on, so a short answer pays for page extras",
+            "of the whole context; `auto` and `ngram+self` wait until they cost little. Devices:",
             f"{devices}. A commit with -dirty: with the change of the commit after it.", ""]
     for kind, model in dict.fromkeys((kind_of(r), r["model"]) for r in rows):
         own = [r for r in rows if (kind_of(r), r["model"]) == (kind, model)]
