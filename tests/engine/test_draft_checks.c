@@ -98,6 +98,11 @@ static void costs(void) {
     sl_draft_costs_line(&c, &fixed, &each);
     CHECK_NEAR(fixed, 2, 1e-9);
     CHECK_NEAR(each, 1, 1e-9);
+    sl_draft_costs_age(&c); // one pass counts more than all before it, but no more than twice what was expected
+    sl_draft_costs_pass(&c, 5, 1000);
+    sl_draft_costs_line(&c, &fixed, &each);
+    CHECK(fixed + 5 * each > 7 && fixed + 5 * each <= 14 + 1e-9);
+    for (int i = 0; i < 400; i++) sl_draft_costs_pass(&c, 1 + i % 5, 3 + i % 5);
     sl_draft_costs_method(&c, 7, 300);
     CHECK(sl_draft_costs_of_method(&c, 7) == 0);
     for (int i = 0; i < 3; i++) sl_draft_costs_method(&c, 7, 0.5);

@@ -414,7 +414,7 @@ static void memory_of(const char *draft) {
         CHECK(cudaMemGetInfo(&free_after, &total) == cudaSuccess);
         CHECK(m.counts.n_drafts > 5);
     }
-    if (free_after != free_before) FAIL("%s: %zu bytes free, %zu before", draft, free_after, free_before);
+    if (free_after < free_before) FAIL("%s: %zu bytes free, %zu before", draft, free_after, free_before);
     free(ids), sl_engine_free(e), sl_model_free(model);
 }
 
