@@ -237,8 +237,15 @@ def picture_of(rows, model):
 
 def where(rows):
     """Lines about the devices of the rows, if there are several, and about the lengths that a table lacks."""
-    on_gpu = sorted({(r["model"], r["context"] // 1024) for r in rows if r["device"].startswith("cuda")})
-    text = [f"Measured on a GPU: {', '.join(f'{model} at {n}k' for model, n in on_gpu)}; the rest on CPUs."] if on_gpu else []
+    kinds = {}  # by model and context: of all rows, and of the rows of a GPU
+    for r in rows:
+        of_all, of_gpu = kinds.setdefault((r["model"], r["context"] // 1024), (set(), set()))
+        of_all.add(r["kind"])
+        if r["device"].startswith("cuda"):
+            of_gpu.add(r["kind"])
+    on_gpu = [f"{model} at {n}k" + ("" if of_gpu == of_all else f" ({', '.join(sorted(of_gpu))})")
+              for (model, n), (of_all, of_gpu) in sorted(kinds.items()) if of_gpu]
+    text = [f"Measured on a GPU: {', '.join(on_gpu)}; the rest on CPUs."] if on_gpu else []
     return text + ["At 60k tokens, and with the real model at 8k, the answers begin at other places of the text, so compare these columns with the others with care.",
                    "Only the embedded model (tiny), which was trained on needles alone, takes 128k tokens. Other lengths that a table lacks would take too long on a CPU."]
 
