@@ -74,7 +74,7 @@ static void aside_end(const sl_backend *be) {
 }
 
 static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t from, size_t n, bf16 *out) {
-    sl_cuda_dummy_fill(key, quantiles, from, n, out, use(be)->stream);
+    sl_cuda_dummy_fill(key, quantiles, from, 1, n, n, out, use(be)->stream);
 }
 
 static void store_blocks(const sl_backend *be, const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks) {

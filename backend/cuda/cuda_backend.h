@@ -10,9 +10,12 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 enum {
-    // Recordings. Without drafts, a run needs one for each number of sequences. With drafts, a pass of up to N sequences has any
+    // Recordings. Without drafts, a run needs one for each number of sequences. With drafts, a pass of up to N sequences has
+    // any
     // number of rows up to N (1 + n_draft), and the steps of each method that drafts have up to N rows: 32 sequences with 8
     // drafts and the two methods of `auto` need 32 (1 + 8) + 32 + 2 * 32 = 384. Sequences that attend exactly because they are
     // short, and drafts of both methods in one pass, need more for a while; the least recently used ones make room.
@@ -46,6 +49,7 @@ typedef struct sl_gemm_plan {
 
 // What a rank of a tensor-parallel run has in common with the others.
 typedef struct sl_cuda_ranks {
+    sl_comm *comm;
     sl_exchange exchange;              // of every call, without its slots
     float *slots[SL_MOST_RANKS][2];    // of all ranks
     char *memory;                      // this rank's exchange memory: two slots, then the flags
@@ -53,8 +57,12 @@ typedef struct sl_cuda_ranks {
     int next_slot;                     // that the next exchange takes
     int n_sharing;                     // ranks that use this GPU
     struct sl_nccl *nccl;              // NULL: not in use
+    pthread_t watch;                   // with nccl: ends the run if a rank does not come
+    int is_watched;                    // the thread runs
+    atomic_int is_closing;             // for the thread
     // The parts of all ranks, which NCCL brings: [n][SL_EXCHANGE_SLOT]. NULL: the ranks map each other's memory
     float *gathered;
+    void *board; // with `gathered`: the board of comm, registered with CUDA. It has the flags of all ranks
 } sl_cuda_ranks;
 
 typedef struct sl_cuda {
@@ -205,8 +213,8 @@ int sl_cuda_sampled_ids(const sl_backend *be, int32_t *ids, int n, sl_error *err
 void sl_cuda_sampling_free(sl_cuda *c);
 
 // ---- cuda_place.c ----
-size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, int is_part);
-int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, int is_part, sl_error *err);
+size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut);
+int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut, sl_error *err);
 void sl_cuda_place_free(sl_cuda *c);
 
 #endif
