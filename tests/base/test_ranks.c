@@ -6,8 +6,11 @@
 #include "tests/support/mpirun.h"
 #include "tests/support/run_cli.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MOST = 3 };
@@ -153,6 +156,59 @@ static void shared_memory(void) {
     CHECK_OK(sl_ranks_close(ranks, &err), err);
 }
 
+// ---- ranks without a launcher ----
+
+static void say_in_file(const char *text) {
+    spill(in_tmp("said"), text, strlen(text));
+}
+
+// Runs rank 1's part in a copy of this process, whose first rank is a copy too. Returns the exit code of the first rank. ms:
+// how long it ran
+static int run_forked(void (*second)(void), double *ms) {
+    static const sl_ranks_end how = {say_in_file, end};
+    int status;
+    double begin = sl_now_ms();
+    in_tmp("said"); // makes the folder here
+    pid_t pid = fork();
+    if (!pid) {
+        if (sl_ranks_fork(2, &how, &ranks, &err)) _exit(10);
+        if (sl_ranks_rank(ranks)) second();
+        if (sl_ranks_close(ranks, &err)) _exit(11);
+        _exit(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD ? 0 : 12); // else there is a zombie
+    }
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+    *ms = sl_now_ms() - begin;
+    CHECK(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void nothing(void) {}
+static void leave(void) {
+    _exit(3);
+}
+static void die(void) {
+    raise(SIGKILL);
+}
+
+// The first rank reaps the others, and says at once how a rank ended that ends too early.
+static void forked(void) {
+    static const struct {
+        void (*second)(void);
+        const char *text;
+    } ends[] = {{leave, " has ended with exit code 3 before the end of the run"}, {die, " was killed by signal 9 ("}};
+    double ms, least = 1e9;
+    size_t n;
+    CHECK_INT(run_forked(nothing, &ms), 0);
+    for (int i = 0; i < 6; i++) { // a busy machine may delay some of them
+        CHECK_INT(run_forked(ends[i % 2].second, &ms), 1);
+        const char *said = slurp(in_tmp("said"), &n);
+        CHECK_HAS(said, "rank 1 of 2"); // the first rank may not know the host and the process yet
+        CHECK_HAS(said, ends[i % 2].text);
+        if (ms < least) least = ms;
+    }
+    CHECK(least < 1000);
+}
+
 static void one_process(void) {
     CHECK_INT(sl_ranks_rank(NULL), 0);
     CHECK_INT(sl_ranks_n(NULL), 1);
@@ -160,8 +216,12 @@ static void one_process(void) {
     CHECK_OK(sl_ranks_close(NULL, &err), err);
 }
 
-static const test_case cases[] = {{"strings", NEEDS_NOTHING, strings},         {"order", NEEDS_NOTHING, order},
-                                  {"barrier", NEEDS_NOTHING, barrier},         {"shared_memory", NEEDS_NOTHING, shared_memory},
-                                  {"one_process", NEEDS_NOTHING, one_process}, {0}};
+static const test_case cases[] = {{"strings", NEEDS_NOTHING, strings},
+                                  {"order", NEEDS_NOTHING, order},
+                                  {"barrier", NEEDS_NOTHING, barrier},
+                                  {"shared_memory", NEEDS_NOTHING, shared_memory},
+                                  {"forked", NEEDS_NOTHING, forked},
+                                  {"one_process", NEEDS_NOTHING, one_process},
+                                  {0}};
 extern const test_suite suite_ranks;
 const test_suite suite_ranks = {"ranks", cases};

@@ -74,14 +74,14 @@ static void check_sizes(int most, const char *const *args) {
 #define DECODE "bench", "-d", "700", "--fill", "random", "-p", "0", "-n", "3", "-r", "1", "-o", "json"
 
 static void methods(void) {
-    static const char *const attns[] = {"dense", "santa-prop:S=16", "santa-is:S=16", "quest"};
-    for (int i = 0; i < 4; i++) CHECK_SIZES(2, DECODE, "-m", tiny(), "--attn", attns[i], "-b", i % 2 ? "3" : "1");
+    static const char *const attns[] = {"dense", "santa-prop:S=16", "santa-is:S=16", "quest", "saap:l=2", "saap-is:S=8"};
+    for (int i = 0; i < 6; i++) CHECK_SIZES(2, DECODE, "-m", tiny(), "--attn", attns[i], "-b", i % 2 ? "3" : "1");
 }
 
 static void more_ranks(void) {
     const char *model = wide("LlamaForCausalLM", "llama", 1024);
     CHECK_SIZES(4, DECODE, "-m", model, "--load-format", "dummy", "--attn", "dense", "-b", "20");
-    CHECK_SIZES(4, DECODE, "-m", model, "--load-format", "dummy", "--attn", "santa-prop:S=16");
+    CHECK_SIZES(8, DECODE, "-m", model, "--load-format", "dummy", "--attn", "santa-prop:S=16");
     CHECK_SIZES(4, DECODE, "-m", model, "--load-format", "dummy", "--attn", "santa-is:S=8");
 }
 

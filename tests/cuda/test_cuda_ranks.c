@@ -20,7 +20,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 4, CALLS = 10000, TOGETHER = 64, MOST_ROWS = 6, WIDE = 4096, NARROW = 64, ALREADY = 0x01010101 };
+enum {
+    MOST_RANKS = SL_MOST_RANKS,
+    CALLS = 10000,
+    TOGETHER = 64,
+    MOST_ROWS = 6,
+    WIDE = 4096,
+    NARROW = 64,
+    ALREADY = 0x01010101
+};
 
 static sl_error err;
 
