@@ -200,8 +200,8 @@ int sl_cuda_ranks_rows(int n_cols); // the most rows of one exchange
 // Queues: x [n_rows][n_cols] += the sum of the parts [n_rows][n_cols] in the slots of all ranks. norm: as linear_norm in a
 // decode step; NULL: none
 void sl_cuda_ranks_add(sl_cuda *c, int n_rows, int n_cols, float *x, const sl_next_norm *norm);
-// The same for a prefill, without a norm: the order of the sum may be another one.
-void sl_cuda_ranks_add_prefill(sl_cuda *c, int n_rows, int n_cols, float *x);
+// The same for a prefill, without a norm: the order of the sum may be another one. x: [n_rows][x_stride]
+void sl_cuda_ranks_add_prefill(sl_cuda *c, int n_rows, int n_cols, float *x, int x_stride);
 // Call before a step that is recorded or replayed: makes slot 0 the next one. Without ranks it does nothing.
 void sl_cuda_ranks_begin_step(sl_cuda *c);
 void sl_cuda_ranks_free(sl_cuda *c); // also without ranks

@@ -221,24 +221,27 @@ static sl_exchange next_exchange(sl_cuda *c, size_t n) {
 }
 
 void sl_cuda_ranks_add(sl_cuda *c, int n_rows, int n_cols, float *x, const sl_next_norm *norm) {
-    sl_cuda_rank_sum a = {.exchange = next_exchange(c, (size_t)n_rows * n_cols), .n_rows = n_rows, .n_cols = n_cols, .x = x};
+    sl_cuda_rank_sum a = {
+        .exchange = next_exchange(c, (size_t)n_rows * n_cols), .n_rows = n_rows, .n_cols = n_cols, .x = x, .x_stride = n_cols};
     if (norm) a.next_w = norm->w->data, a.out16 = norm->rows, a.next_sums = norm->sums;
     sl_cuda_rank_sum_launch(&a, c->stream);
 }
 
-// The slot stays the next one: no other rank reads it.
-void sl_cuda_ranks_add_prefill(sl_cuda *c, int n_rows, int n_cols, float *x) {
+// NCCL leaves the sum in the slot of each rank, which no other rank reads. So this slot stays the next one.
+void sl_cuda_ranks_add_prefill(sl_cuda *c, int n_rows, int n_cols, float *x, int x_stride) {
     sl_cuda_ranks *r = c->ranks;
     size_t n = (size_t)n_rows * n_cols;
     sl_error err;
+    sl_cuda_rank_sum a = {.n_rows = n_rows, .n_cols = n_cols, .x = x, .x_stride = x_stride};
     if (!r->nccl || n * sizeof(float) <= MOST_ONE_SHOT) {
-        sl_cuda_ranks_add(c, n_rows, n_cols, x, NULL);
-        return;
+        a.exchange = next_exchange(c, n);
+    } else {
+        meet(c);
+        if (sl_nccl_all_reduce(r->nccl, sl_cuda_ranks_slot(c), n, c->stream, &err) && !c->first_error.code)
+            c->first_error = err;
+        a.exchange = (sl_exchange){.n = 1, .has_all = 1, .parts = {sl_cuda_ranks_slot(c)}};
     }
-    meet(c);
-    if (sl_nccl_all_reduce(r->nccl, sl_cuda_ranks_slot(c), n, c->stream, &err) && !c->first_error.code) c->first_error = err;
-    const sl_exchange all = {.n = 1, .has_all = 1, .parts = {sl_cuda_ranks_slot(c)}};
-    sl_cuda_rank_sum_launch(&(sl_cuda_rank_sum){.exchange = all, .n_rows = n_rows, .n_cols = n_cols, .x = x}, c->stream);
+    sl_cuda_rank_sum_launch(&a, c->stream);
 }
 
 void sl_cuda_ranks_begin_step(sl_cuda *c) {

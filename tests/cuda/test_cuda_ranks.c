@@ -86,7 +86,8 @@ static void let_pass(ranks *r, int rank) {
 }
 
 static void queue_sum(ranks *r, int rank, uint32_t call, int n_rows, int n_cols, uint32_t delay_ns) {
-    const sl_cuda_rank_sum sum = {.exchange = exchange_of(r, rank, call), .n_rows = n_rows, .n_cols = n_cols, .x = r->x[rank]};
+    const sl_cuda_rank_sum sum = {
+        .exchange = exchange_of(r, rank, call), .n_rows = n_rows, .n_cols = n_cols, .x = r->x[rank], .x_stride = n_cols};
     probe_fill(call, rank, n_rows * n_cols, delay_ns, r->slots[rank][call % 2], r->x[rank], r->streams[rank]);
     sl_cuda_rank_sum_launch(&sum, r->streams[rank]);
     probe_check(call, r->n, n_rows * n_cols, r->x[rank], r->n_wrong, r->streams[rank]);
@@ -189,19 +190,26 @@ static void missing(void) {
     close_ranks(&r);
 }
 
-// Parts that NCCL has brought: no rank waits for another one.
+// Parts that NCCL has brought: no rank waits for another one. The sums belong to some columns of the residual stream.
 static void gathered(void) {
+    enum { N_ROWS = 5, STRIDE = 3 * NARROW, FIRST = NARROW, N = N_ROWS * NARROW };
     for (int n = 1; n <= MOST_RANKS; n *= 2) {
         sl_exchange e = {.n = n, .has_all = 1};
-        float *x = gpu_new(NARROW * sizeof *x), *host = malloc(NARROW * sizeof *host);
+        float *x = gpu_new(N_ROWS * STRIDE * sizeof *x), *host = malloc(N_ROWS * STRIDE * sizeof *host);
         for (int i = 0; i < n; i++) {
-            float *part = gpu_new(NARROW * sizeof *part);
-            probe_fill(3, i, NARROW, 0, part, i ? NULL : x, 0);
+            float *part = gpu_new(N * sizeof *part);
+            probe_fill(3, i, N, 0, part, NULL, 0);
             e.parts[i] = part;
         }
-        sl_cuda_rank_sum_launch(&(sl_cuda_rank_sum){.exchange = e, .n_rows = 1, .n_cols = NARROW, .x = x}, 0);
-        gpu_read(host, x, NARROW * sizeof *x);
-        for (uint32_t i = 0; i < NARROW; i++) CHECK(host[i] == probe_number(3, PROBE_RESIDUAL, i) + probe_tree(3, n, i));
+        probe_fill(4, 0, N_ROWS * STRIDE, 0, x, NULL, 0);
+        sl_cuda_rank_sum_launch(
+            &(sl_cuda_rank_sum){.exchange = e, .n_rows = N_ROWS, .n_cols = NARROW, .x = x + FIRST, .x_stride = STRIDE}, 0);
+        gpu_read(host, x, N_ROWS * STRIDE * sizeof *host);
+        for (int i = 0; i < N_ROWS * STRIDE; i++) {
+            int row = i / STRIDE, col = i % STRIDE - FIRST, is_sum = col >= 0 && col < NARROW;
+            float before = probe_number(4, 0, (uint32_t)i);
+            CHECK(host[i] == (is_sum ? before + probe_tree(3, n, (uint32_t)(row * NARROW + col)) : before));
+        }
         free(host);
     }
 }
@@ -349,7 +357,7 @@ static void check_sum(const sl_backend *be, int n_rows, int is_prefill) {
     const int n = n_rows * WIDE;
     float *x = gpu_new(n * sizeof *x), *host = malloc(n * sizeof *host);
     probe_fill(7, 0, n, 0, sl_cuda_ranks_slot(c), x, c->stream);
-    is_prefill ? sl_cuda_ranks_add_prefill(c, n_rows, WIDE, x) : sl_cuda_ranks_add(c, n_rows, WIDE, x, NULL);
+    is_prefill ? sl_cuda_ranks_add_prefill(c, n_rows, WIDE, x, WIDE) : sl_cuda_ranks_add(c, n_rows, WIDE, x, NULL);
     CHECK_OK(sl_cuda_finish(be, &err), err);
     gpu_read(host, x, n * sizeof *host);
     for (uint32_t i = 0; i < (uint32_t)n; i++) CHECK(host[i] == probe_number(7, PROBE_RESIDUAL, i) + 2 * probe_number(7, 0, i));
@@ -508,6 +516,7 @@ static int check_layer(const sl_weight *w, const bf16 *x, const bf16 *next_w, in
                                                     .n_rows = n_rows,
                                                     .n_cols = OUT,
                                                     .x = several.x,
+                                                    .x_stride = OUT,
                                                     .next_w = args.next_w,
                                                     .out16 = several.u,
                                                     .next_sums = several.sums},
