@@ -268,7 +268,7 @@ static int has_library(const char *name, void *all_reduce, void *all_gather) {
     ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);
     CHECK(size > 0);
     self[size] = 0;
-    snprintf(line, sizeof line, "LD_LIBRARY_PATH='%s' '%s' cuda_ranks/%s", folder, self, name);
+    snprintf(line, sizeof line, "LD_LIBRARY_PATH='%s':$LD_LIBRARY_PATH '%s' cuda_ranks/%s", folder, self, name);
     result r = RUN_SHELL(line, "");
     if (r.code) FAIL("exit code %d: %s%s", r.code, r.out, r.err);
     CHECK_HAS(r.out, "1 passed, 0 failed, 0 skipped");
