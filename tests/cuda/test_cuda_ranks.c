@@ -306,9 +306,10 @@ static void library_calls(void) {
     sl_nccl_close(c);
 }
 
-// Rank 0 of two. Rank 1 has another GPU, whose memory cannot be mapped.
+// Rank 0 of two. The memory of rank 1's GPU cannot be mapped: it is this process's own.
 typedef struct played {
     sl_comm comm;
+    int shares_gpu; // 0: rank 1 has another GPU
     _Alignas(SL_COMM_BOARD) sl_exchange_flags board[2];
     char text[300];
     atomic_int has_failed;
@@ -320,7 +321,7 @@ enum { CARD = sizeof(cudaIpcMemHandle_t) + 16 }; // bytes: the card of cuda_rank
 static void play_gather(sl_comm *c, const float *part, size_t n, float *all) {
     (void)c;
     for (int i = 0; i < 2; i++) memcpy(all + i * n, part, n * sizeof *part);
-    if (n * sizeof *part == CARD) memset((char *)(all + 2 * n) - 16, 1, 16);
+    if (n * sizeof *part == CARD && !team.shares_gpu) memset((char *)(all + 2 * n) - 16, 1, 16);
 }
 
 static void play_fail(sl_comm *c, const char *text) {
@@ -386,6 +387,17 @@ static void without_peers(void) {
     CHECK_HAS(err.message, "rank 1 of the 2 that share the model has sent no part of a sum");
     CHECK(atomic_load(&team.has_failed));
     CHECK_STR(team.text, err.message);
+    be->free(be);
+}
+
+static void unconnected(void) {
+    const sl_backend *be;
+    sl_cuda_links links;
+    team = (played){.comm = {.n = 2, .all_gather = play_gather, .board = team.board}, .shares_gpu = 1};
+    CHECK_OK(sl_cuda_init(0, &be, &err), err);
+    CHECK_ERR(sl_cuda_use_comm(be, &team.comm, &links, &err), err, SL_ERR_UNSUPPORTED,
+              "rank 0 cannot map the memory of rank 1's GPU (");
+    CHECK_HAS(err.message, "expected GPUs with peer access, or NCCL and a GPU for each rank");
     be->free(be);
 }
 
@@ -579,6 +591,7 @@ static const test_case cases[] = {GPU_CASE("sums", sums),
                                   GPU_CASE("nccl", nccl),
                                   GPU_BUILD_CASE("library_calls", library_calls),
                                   GPU_CASE("without_peers", without_peers),
+                                  GPU_CASE("unconnected", unconnected),
                                   GPU_CASE("plain-columns", plain_columns),
                                   GPU_CASE("packed-columns", packed_columns),
                                   {0}};
