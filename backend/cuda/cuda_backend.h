@@ -14,8 +14,7 @@
 #include <stdatomic.h>
 
 enum {
-    // Recordings. Without drafts, a run needs one for each number of sequences. With drafts, a pass of up to N sequences has
-    // any
+    // Recordings. Without drafts, a run needs one for each number of sequences. With drafts, a pass of up to N sequences has any
     // number of rows up to N (1 + n_draft), and the steps of each method that drafts have up to N rows: 32 sequences with 8
     // drafts and the two methods of `auto` need 32 (1 + 8) + 32 + 2 * 32 = 384. Sequences that attend exactly because they are
     // short, and drafts of both methods in one pass, need more for a while; the least recently used ones make room.
