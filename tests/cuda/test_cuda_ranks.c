@@ -357,6 +357,7 @@ static void check_sum(const sl_backend *be, int n_rows, int is_prefill) {
     sl_cuda *c = sl_cuda_of(be);
     const int n = n_rows * WIDE;
     float *x = gpu_new(n * sizeof *x), *host = malloc(n * sizeof *host);
+    gpu_sync("new memory"); // the backend's stream does not wait for its NaN
     probe_fill(7, 0, n, 0, sl_cuda_ranks_slot(c), x, c->stream);
     is_prefill ? sl_cuda_ranks_add_prefill(c, n_rows, WIDE, x, WIDE) : sl_cuda_ranks_add(c, n_rows, WIDE, x, NULL);
     CHECK_OK(sl_cuda_finish(be, &err), err);
