@@ -108,7 +108,6 @@ int sl_engine_check_whole(const sl_engine *e, const char *what, sl_error *err) {
 static const char *shared_by_heads(const sl_attn_spec *spec) {
     for (int i = 0; i < 2; i++) {
         const sl_attn_method *m = i ? spec->plus : spec->method;
-        if (m && m->needs_buckets) return "its bucket file has the KV heads of all ranks";
         if (m && !strcmp(m->name, "magicpig")) return "its hash functions are numbered by KV head";
     }
     if (sl_attn_certifies_layer(spec)) return "it states an error of all heads of a layer";

@@ -12,7 +12,7 @@ int sl_model_is_dummy(const sl_model *model) {
 }
 
 int sl_model_device_makes(const sl_model *model, const sl_backend *be) {
-    return be->is_device && model->is_dummy && sl_quantise_is_plain(&model->quant.round) && model->part.shard.n < 2;
+    return be->is_device && model->is_dummy && sl_quantise_is_plain(&model->quant.round);
 }
 
 // ---- bytes ----

@@ -91,9 +91,12 @@ static void check_sizes(const char *const *args, int most) {
 #define GENERATE "generate", "--random-prompt", "600", "-n", "6", "--ignore-eos", "--exact-below", "off", "--logprobs", "2"
 
 static void methods(void) {
-    static const char *const attns[] = {"dense", "santa-prop:S=16", "santa-is:S=16", "santa-pps:S=16:budget=even",
-                                        "quest", "topk:k=8"};
-    for (int i = 0; i < 6; i++)
+    static const char *const attns[] = {"dense",         "santa-prop:S=16",
+                                        "santa-is:S=16", "santa-pps:S=16:budget=even",
+                                        "quest",         "topk:k=8",
+                                        "saap:l=2",      "saap-is:S=8",
+                                        "saap-kmeans",   "vattention:predictor=buckets:bound=clt"};
+    for (size_t i = 0; i < sizeof attns / sizeof *attns; i++)
         CHECK_SIZES(2, GENERATE, "-m", tiny(), "--temp", i == 0 ? "0" : "1", "--seed", "5", "--attn", attns[i]);
 }
 
@@ -107,7 +110,7 @@ static void more_ranks(void) {
     const char *model = wide("LlamaForCausalLM", "llama");
     CHECK_SIZES(8, GENERATE, "-m", model, "--load-format", "dummy", "--temp", "1", "--attn", "santa-prop:S=16");
     CHECK_SIZES(4, GENERATE, "-m", model, "--load-format", "dummy", "--weights", "int4", "--attn", "santa-is:S=8");
-    CHECK_SIZES(4, GENERATE, "-m", model, "--load-format", "dummy", "--weights", "int8", "--weights-head", "bf16", "-ub",
+    CHECK_SIZES(8, GENERATE, "-m", model, "--load-format", "dummy", "--weights", "int8", "--weights-head", "bf16", "-ub",
                 "100");
 }
 
@@ -225,7 +228,6 @@ static void refused(void) {
     REFUSED(2, "auto cannot be used with --tensor-parallel-size 2", TINY, "-tp", "2", "--attn", "auto");
     REFUSED(1, "--attn santa-pps: found a --budget that splits the draws over all heads of a layer, expected --budget even",
             TINY, "-tp", "2", "--attn", "santa-pps");
-    REFUSED(1, "--attn saap: not offered with --tensor-parallel-size 2: its bucket file", TINY, "-tp", "2", "--attn", "saap");
     REFUSED(1, "--attn magicpig: not offered", TINY, "-tp", "2", "--attn", "magicpig");
     REFUSED(1, "a sparse prefill is offered in one process only", TINY, "-tp", "2", "--attn-prefill", "sample");
     REFUSED(2, "--tensor-parallel-size 2: expected 1 with this command", "serve", "-m", tiny(), "-tp", "2");
@@ -302,6 +304,7 @@ static void hurt(void) {
             CHECK_HAS(r.err, "stopped: interrupted");
         else
             CHECK_HAS(r.err, part);
+        if (signals[i] == SIGKILL) CHECK_HAS(r.err, " was killed by signal 9 (Killed) before the end of the run");
     }
 }
 

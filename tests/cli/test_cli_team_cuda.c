@@ -14,22 +14,27 @@
 
 enum { ARGS = 40, LIMIT_MS = 10000 };
 
-// A config whose random weights 2, 4 and 8 processes can share.
-static const char *wide(const char *architecture, const char *type, int n_vocab) {
+// A config of random weights, with 16 query heads and 8 KV heads.
+static const char *config_of(const char *architecture, const char *type, int hidden, int n_ffn, int n_vocab) {
     static const char format[] =
-        "{\"architectures\": [\"%s\"], \"model_type\": \"%s\", \"hidden_size\": 128, \"num_hidden_layers\": "
+        "{\"architectures\": [\"%s\"], \"model_type\": \"%s\", \"hidden_size\": %d, \"num_hidden_layers\": "
         "2, "
-        "\"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": 64, \"intermediate_size\": 1024, "
+        "\"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": 64, \"intermediate_size\": %d, "
         "\"vocab_size\": %d, \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, "
         "\"max_position_embeddings\": 4096, \"tie_word_embeddings\": true, \"bos_token_id\": 1, \"eos_token_id\": 2}";
     static char folder[256];
     char path[300], config[700];
     snprintf(folder, sizeof folder, "%s", in_tmp(type));
-    snprintf(config, sizeof config, format, architecture, type, n_vocab);
+    snprintf(config, sizeof config, format, architecture, type, hidden, n_ffn, n_vocab);
     mkdir(folder, 0755);
     snprintf(path, sizeof path, "%s/config.json", folder);
     spill(path, config, strlen(config));
     return folder;
+}
+
+// One whose weights 2, 4 and 8 processes can share.
+static const char *wide(const char *architecture, const char *type, int n_vocab) {
+    return config_of(architecture, type, 128, 1024, n_vocab);
 }
 
 static result run_ranks(const char *input, const char *const *args, int n) {
@@ -74,14 +79,14 @@ static void check_sizes(int most, const char *const *args) {
 #define DECODE "bench", "-d", "700", "--fill", "random", "-p", "0", "-n", "3", "-r", "1", "-o", "json"
 
 static void methods(void) {
-    static const char *const attns[] = {"dense", "santa-prop:S=16", "santa-is:S=16", "quest"};
-    for (int i = 0; i < 4; i++) CHECK_SIZES(2, DECODE, "-m", tiny(), "--attn", attns[i], "-b", i % 2 ? "3" : "1");
+    static const char *const attns[] = {"dense", "santa-prop:S=16", "santa-is:S=16", "quest", "saap:l=2", "saap-is:S=8"};
+    for (int i = 0; i < 6; i++) CHECK_SIZES(2, DECODE, "-m", tiny(), "--attn", attns[i], "-b", i % 2 ? "3" : "1");
 }
 
 static void more_ranks(void) {
     const char *model = wide("LlamaForCausalLM", "llama", 1024);
     CHECK_SIZES(4, DECODE, "-m", model, "--load-format", "dummy", "--attn", "dense", "-b", "20");
-    CHECK_SIZES(4, DECODE, "-m", model, "--load-format", "dummy", "--attn", "santa-prop:S=16");
+    CHECK_SIZES(8, DECODE, "-m", model, "--load-format", "dummy", "--attn", "santa-prop:S=16");
     CHECK_SIZES(4, DECODE, "-m", model, "--load-format", "dummy", "--attn", "santa-is:S=8");
 }
 
@@ -130,6 +135,14 @@ static void refused(void) {
     r = RUN("bench", "-p", "8", "-n", "1", "-m", model, "--load-format", "dummy", "--weights", "int8", "--weights-head", "int8",
             "-tp", "2", "--device", "cuda");
     check_error(&r, 1, "lm_head.weight has 1000 rows; on a GPU, the rows of a quantised weight must be a multiple of 16");
+    model = config_of("LlamaForCausalLM", "llama", 128, 1152, 1000);
+    r = RUN("bench", "-p", "8", "-n", "1", "-m", model, "--load-format", "dummy", "-tp", "2", "--device", "cuda");
+    check_error(
+        &r, 1,
+        "this model has 1152 columns of the MLP (intermediate_size); on a GPU, each rank needs a multiple of 128 of them");
+    model = config_of("LlamaForCausalLM", "llama", 144, 1024, 1000);
+    r = RUN("bench", "-p", "8", "-n", "1", "-m", model, "--load-format", "dummy", "-tp", "2", "--device", "cuda");
+    check_error(&r, 1, "--tensor-parallel-size 2: hidden_size 144; on a GPU, ranks need a multiple of 32");
 }
 
 // ---- a rank that fails ----
