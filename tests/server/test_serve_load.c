@@ -144,7 +144,7 @@ static void check_alone(mixed *m, int i) {
 // answer has the text and the logits of its prompt alone.
 static void mixed_requests(void) {
     pthread_t threads[CLIENTS];
-    server_start(&(server_settings){.n_sequences = 4, .kv_tokens = 20 * 256});
+    server_start(&(server_settings){.n_sequences = 4, .kv_tokens = 20 * 256, .is_recorded = 1});
     test_draw_from(test_seed);
     for (int i = 0; i < REQUESTS; i++) requests[i] = random_request(i);
     atomic_store(&next_request, 0);
@@ -158,6 +158,9 @@ static void mixed_requests(void) {
         if (!requests[i].leaves) check_alone(&requests[i], i);
     }
     CHECK(n_left > 5);
+    server_end();
+    CHECK_OK(server_follow(server_recording()->data, server_recording()->n, &err), err); // another rank takes the same steps
+    CHECK(server_recording()->n > 1000);
     server_stop();
     for (int i = 0; i < REQUESTS; i++) sl_text_free(&requests[i].prompt), free(requests[i].text[0]), free(requests[i].text[1]);
 }
