@@ -212,6 +212,7 @@ static void check_refused(int code, const char *part, const char *const *args) {
     CHECK(strstr(strstr(r.err, "sleigh: error: ") + 1, "sleigh: error: ") == NULL); // one rank speaks for all
 }
 #define REFUSED(code, part, ...) check_refused(code, part, (const char *const[]){__VA_ARGS__, NULL})
+#define SERVE "serve", "-m", tiny(), "--port", "0", "-tp", "2"
 #define TINY "generate", "-m", tiny(), "-p", "Hello", "-n", "1"
 
 static void refused(void) {
@@ -228,7 +229,12 @@ static void refused(void) {
     REFUSED(1, "--attn saap: not offered with --tensor-parallel-size 2: its bucket file", TINY, "-tp", "2", "--attn", "saap");
     REFUSED(1, "--attn magicpig: not offered", TINY, "-tp", "2", "--attn", "magicpig");
     REFUSED(1, "a sparse prefill is offered in one process only", TINY, "-tp", "2", "--attn-prefill", "sample");
-    REFUSED(2, "--tensor-parallel-size 2: expected 1 with this command", "serve", "-m", tiny(), "-tp", "2");
+    REFUSED(2, "--tensor-parallel-size 2: expected 1 with this command", "tune", "-m", tiny(), "-tp", "2");
+    REFUSED(2, "--draft is not offered with --tensor-parallel-size 2", SERVE, "--draft", "ngram");
+    REFUSED(2, "--draft-model is not offered with --tensor-parallel-size 2", SERVE, "--draft-model", tiny());
+    REFUSED(2, "--slot-save-path is not offered with --tensor-parallel-size 2", SERVE, "--slot-save-path", test_tmp());
+    REFUSED(2, "auto cannot be used with --tensor-parallel-size 2", SERVE, "--attn", "auto");
+    REFUSED(1, "a sparse prefill is offered in one process only", SERVE, "--attn-prefill", "sample");
     REFUSED(2, "--file /dev/null: expected a regular file, because each of the 2 ranks reads it", "generate", "-m", tiny(),
             "-f", "/dev/null", "-tp", "2");
     REFUSED(2, "--ids -: expected a regular file", "generate", "-m", tiny(), "--ids", "-", "-tp", "2");

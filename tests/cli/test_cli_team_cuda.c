@@ -123,6 +123,13 @@ static void commands(void) {
     CHECK_HAS(r.out, "santa-prop");
 }
 
+static void serve(void) {
+    char command[1000];
+    snprintf(command, sizeof command, "exec python3 tests/server/serve_ranks.py '%s' '%s' gpu", cli_binary(), tiny());
+    const result r = run_shell(command, (const char *const[]){NULL});
+    if (r.code) FAIL("%s", r.err);
+}
+
 static void refused(void) {
     result r = RUN("generate", "-m", tiny(), "-p", "Hello", "-n", "1", "-tp", "2", "--device", "cuda", "--kv-cache", "host");
     check_error(&r, 1, "--kv-cache host: found --tensor-parallel-size 2; expected --kv-cache gpu with it");
@@ -162,6 +169,7 @@ static const test_case cases[] = {GPU_CASE("hurt", hurt),
                                   GPU_CASE("formats", formats),
                                   GPU_CASE("biases", biases),
                                   GPU_CASE("commands", commands),
+                                  GPU_CASE("serve", serve),
                                   GPU_CASE("refused", refused),
                                   {0}};
 extern const test_suite suite_cli_team_cuda;

@@ -20,6 +20,7 @@ FLAGS = ["-c", "4k", "-np", "4", "-t", "1", "--keep-conversations", "2"]
 BOOK = "".join(f"The hidden number of house {i} is {i * 7919 % 1000}. " for i in range(40))
 SCHEMA = {"type": "object", "required": ["town", "days"], "properties": {
     "town": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}}}
+QUESTION = "The hidden number of the bay is 48213. What is the hidden number of the bay? Answer:"
 USER = [{"role": "user", "content": "What is the weather?"}]
 
 
@@ -101,18 +102,30 @@ def client(server, number, all_requests, wanted, failures):
         failures.append(repr(e))
 
 
-def compare(model, n, attn, *flags):
-    """All requests one after another, and then six clients at once, against one process."""
+def compare_alone(one, ranks, all_requests, is_gpu):
+    """One request after another. Returns the answers of the ranks."""
+    answers = []
+    for path, body in all_requests:
+        want, got = ask(one, path, body), ask(ranks, path, body)
+        assert is_gpu or got == want, (body, got, want)
+        answers.append(without_cached(got))
+    return answers
+
+
+def compare(model, n, attn, *flags, is_gpu=False):
+    """All requests one after another, and then six clients at once. On a CPU, the answers of ranks are those of one process. On
+    GPUs, a prefill of ranks has other last bits; there, the answers to six clients are those of ranks to one client, and the
+    text of an easy question is that of one process."""
     with sleigh_server.Server(SLEIGH, model, *FLAGS, *flags) as one, \
             sleigh_server.Server(SLEIGH, model, *FLAGS, "-tp", str(n), *flags) as ranks:
         others = children(ranks)
         assert len(others) == n - 1
-        all_requests, wanted = requests(attn), []
-        for path, body in all_requests:
-            want, got = ask(one, path, body), ask(ranks, path, body)
-            assert got == want, (body, got, want)
-            wanted.append(without_cached(want))
-        assert wanted[0][0]["choices"][0]["text"] and wanted[0][0]["usage"]["attention"]["rows_read"] > 0
+        easy = {"prompt": QUESTION, "temperature": 0, "max_tokens": 8, "attn": attn}
+        texts = [ask(s, "/v1/completions", easy)[0]["choices"][0]["text"] for s in (one, ranks)]
+        assert texts[0] and texts[0] == texts[1], texts
+        all_requests = requests(attn)
+        wanted = compare_alone(one, ranks, all_requests, is_gpu)
+        assert wanted[0][0]["choices"][0]["text"] and (is_gpu or wanted[0][0]["usage"]["attention"]["rows_read"] > 0)
         assert metric(ranks, "vllm:prefix_cache_hits_total") > 0
         for field, value in [("attn", "magicpig"), ("attn", "auto"), ("attn_prefill", "sample"), ("draft", "ngram")]:
             status, text = ranks.get("/v1/completions", {"prompt": "a", field: value})
@@ -124,7 +137,8 @@ def compare(model, n, attn, *flags):
         for c in clients:
             c.join()
         assert not failures, failures[0]
-        for name in "sleigh_rows_read_total", "vllm:generation_tokens_total", "sleigh_cancelled_total":
+        counters = ["vllm:generation_tokens_total", "sleigh_cancelled_total"] + ([] if is_gpu else ["sleigh_rows_read_total"])
+        for name in counters:
             assert metric(ranks, name) > metric(one, name), name
         time.sleep(2.5)  # longer than rank 0 waits before it sends an empty message
         assert ask(ranks, *all_requests[0])[0]["choices"] == wanted[0][0]["choices"]
@@ -154,6 +168,10 @@ def wait_for_ends(processes):
 
 def case_two():
     compare(MODEL, 2, "santa-prop:S=8", "--exact-below", "off")
+
+
+def case_gpu():
+    compare(MODEL, 2, "santa-prop:S=8", "--exact-below", "off", "--device", "cuda", is_gpu=True)
 
 
 def case_four():
