@@ -120,7 +120,7 @@ def compare(model, n, attn, *flags, is_gpu=False):
             sleigh_server.Server(SLEIGH, model, *FLAGS, "-tp", str(n), *flags) as ranks:
         others = children(ranks)
         assert len(others) == n - 1
-        easy = {"prompt": QUESTION, "temperature": 0, "max_tokens": 8, "attn": attn}
+        easy = {"prompt": QUESTION, "temperature": 0, "max_tokens": 8, "attn": "dense"}
         texts = [ask(s, "/v1/completions", easy)[0]["choices"][0]["text"] for s in (one, ranks)]
         assert texts[0] and texts[0] == texts[1], texts
         all_requests = requests(attn)
