@@ -194,7 +194,8 @@ void serve_ranks_open(serve_server *s, serve_request *r); // a new request; drop
 void serve_ranks_note(serve_server *s, serve_ranks_kind kind, const serve_request *r, int rc);
 int serve_ranks_step(serve_server *s, sl_error *err); // a step of all schedulers. An error ends the run
 int serve_ranks_end(serve_server *s, sl_error *err);
-int serve_ranks_follow(serve_server *s, sl_error *err); // another rank: follows rank 0 to the end
+// Another rank: does what rank 0 says, to the end (serve_follow.c).
+int serve_ranks_follow(serve_server *s, sl_error *err);
 
 // ---- prompts (serve_prompts.c) ----
 
