@@ -204,7 +204,6 @@ static int check_files(const cli_options *o, sl_error *err) {
 
 int cli_ranks_check_team(cli_options *o, sl_error *err) {
     const char *flag = o->cache.path                                                      ? "--prompt-cache"
-                       : o->run.drafts.draft || o->run.drafts.drafts.n                    ? "--draft"
                        : o->run.drafts.model                                              ? "--draft-model"
                        : o->serve.slot_save_path                                          ? "--slot-save-path"
                        : o->input.jsonl && !strcmp(o->input.jsonl, "-")                   ? "--jsonl -"
@@ -214,7 +213,6 @@ int cli_ranks_check_team(cli_options *o, sl_error *err) {
     if (flag)
         return sl_fail(err, SL_ERR_ARG, "%s is not offered with --tensor-parallel-size %d", flag, o->run.model.tensor_parallel);
     int rc = check_files(o, err);
-    o->run.drafts.by_request = 0;
     if (rc || !sl_comm_rank(o->run.model.comm)) return rc;
     o->output.plot = NULL;
     if (o->run.stats.path) o->run.stats.path = "/dev/null";

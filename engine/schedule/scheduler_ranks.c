@@ -20,8 +20,7 @@ uint64_t sl_scheduler_trace(const sl_scheduler *s) {
 // ---- errors ----
 
 int sl_scheduler_lose(sl_scheduler *s, const sl_error *why) {
-    int is_own = why->code == SL_ERR_MEMORY || why->code == SL_ERR_DEVICE || why->code == SL_ERR_IO;
-    if (!s->engine->comm || !is_own) return 0;
+    if (!sl_engine_is_own_error(s->engine, why->code)) return 0;
     s->lost = *why;
     return 1;
 }
