@@ -42,27 +42,20 @@ static int take_body(reader *in, serve_request *r, size_t n, sl_error *err) {
 
 // Fills a request as the preparing thread of rank 0 did.
 static int take_request(serve_server *s, reader *in, serve_request *r, const serve_opened *head, sl_error *err) {
-    sl_ids *ids = calloc((size_t)head->n_prompts, sizeof *ids);
     api_error why;
-    int rc = ids ? 0 : no_memory(err);
-    for (int i = 0; !rc && i < head->n_prompts; i++) rc = take_ids(in, &ids[i], err);
+    int rc = serve_make_prompts(r, head->n_prompts, &why) ? no_memory(err) : 0;
+    for (int i = 0; !rc && i < head->n_prompts; i++) rc = take_ids(in, &r->prompts[i].ids, err);
     if (!rc) rc = take_body(in, r, head->n_body, err);
-    int failed = rc ? 0 : api_request_read((api_endpoint)r->endpoint, r->body, r->n_body, &r->api, &why);
-    if (!rc && !failed) failed = serve_make_prompts(r, &why);
-    if (!rc && !failed && r->n_prompts != head->n_prompts)
-        rc =
-            sl_fail(err, SL_ERR_FORMAT, "a request of rank 0 has %d prompts here, and %d there", r->n_prompts, head->n_prompts);
-    for (int i = 0; ids && i < head->n_prompts; i++)
-        if (!rc && !failed)
-            r->prompts[i].ids = ids[i];
-        else
-            sl_ids_free(&ids[i]);
-    free(ids);
+    if (rc) return rc;
+    int failed = api_request_read((api_endpoint)r->endpoint, r->body, r->n_body, &r->api, &why);
+    serve_drop_body(r);
+    if (!failed && serve_n_prompts(&r->api) != r->n_prompts)
+        return sl_fail(err, SL_ERR_FORMAT, "a request of rank 0 has %d prompts here, and %d there", serve_n_prompts(&r->api),
+                       r->n_prompts);
     r->in_reasoning = head->in_reasoning;
     r->api.has_seed = 1, r->api.seed = head->seed;
-    if (!rc && !failed) failed = serve_make_jobs(s, r, &why);
-    serve_drop_body(r);
-    return failed ? sl_fail(err, SL_ERR_ARG, "a request that rank 0 has accepted: %s", why.why.message) : rc;
+    if (!failed) failed = serve_make_jobs(s, r, &why);
+    return failed ? sl_fail(err, SL_ERR_ARG, "a request that rank 0 has accepted: %s", why.why.message) : 0;
 }
 
 static int open_request(serve_server *s, reader *in, uint64_t number, sl_error *err) {

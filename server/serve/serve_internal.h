@@ -170,9 +170,13 @@ void serve_fail_status(http_exchange *x, int status, const char *fmt, ...) __att
 
 void serve_on_request(void *server, http_exchange *x); // serve_routes.c
 char *serve_error_body(void *server, const char *path, int status, const char *message, size_t *n, const char **type);
-void *serve_prepare_all(void *server);                    // serve_prepare.c
-int serve_infer(serve_server *s, sl_error *err);          // serve_loop.c
-int serve_make_prompts(serve_request *r, api_error *err); // serve_prepare.c: r->prompts, without ids
+void *serve_prepare_all(void *server);           // serve_prepare.c
+int serve_infer(serve_server *s, sl_error *err); // serve_loop.c
+static inline int serve_n_prompts(const api_request *q) {
+    return q->messages ? 1 : q->n_prompts;
+}
+// serve_prepare.c: r->prompts [n], without ids
+int serve_make_prompts(serve_request *r, int n, api_error *err);
 // serve_prepare.c: makes all that the jobs of a request need, from its body, the ids of its prompts and in_reasoning.
 int serve_make_jobs(const serve_server *s, serve_request *r, api_error *err);
 

@@ -251,12 +251,11 @@ void serve_free_all(serve_server *s) {
 
 int serve_infer(serve_server *s, sl_error *err) {
     int rc = 0;
-    while (!rc && !has_drained(s)) {
+    while (!has_drained(s)) {
         take_new(s);
         cancel_gone(s);
         add_jobs(s);
-        rc = serve_ranks_step(s, err);
-        if (rc) break;
+        if ((rc = serve_ranks_step(s, err))) break;
         cancel_gone(s); // ends the jobs of complete answers without another step
         serve_sweep(s);
         show(s);

@@ -234,6 +234,7 @@ static int make_reply(const serve_server *s, serve_request *r, api_error *err) {
                                  .number = r->number};
     if (q->request_id) serve_request_name(r, q->request_id);
     if (api_reply_new(&o, &r->reply, &why)) return api_fail_of(err, &why);
+    SL_CHECK(api_reply_n_choices(r->reply) == r->n_choices);
     r->bits = calloc((size_t)r->n_choices, sizeof *r->bits);
     if (!r->bits) return api_no_memory(err);
     for (int i = 0; i < r->n_choices; i++) r->bits[i].sequence = (uint32_t)(i % q->n);
@@ -248,8 +249,7 @@ static int make_choices(serve_request *r, api_error *err) {
     return 0;
 }
 
-int serve_make_prompts(serve_request *r, api_error *err) {
-    int n = r->api.messages ? 1 : r->api.n_prompts;
+int serve_make_prompts(serve_request *r, int n, api_error *err) {
     r->prompts = calloc((size_t)n, sizeof *r->prompts);
     if (!r->prompts) return api_no_memory(err);
     r->n_prompts = n;
@@ -273,7 +273,7 @@ int serve_make_jobs(const serve_server *s, serve_request *r, api_error *err) {
 
 // Sets what the inference thread needs.
 static int prepare(const serve_server *s, serve_request *r, api_error *err) {
-    int rc = serve_make_prompts(r, err);
+    int rc = serve_make_prompts(r, serve_n_prompts(&r->api), err);
     if (!rc) rc = check_slot(s, &r->api, err);
     if (!rc) rc = check_conversation(s, r, err);
     if (!rc) rc = r->api.messages ? make_conversation(s, r, err) : make_texts(s, r, err);
