@@ -176,7 +176,10 @@ int sl_model_list_rounded(const sl_model *model, const char *format, sl_model_we
                        model->name, format);
     rc = sl_model_weights_bind(&model->config, model->tensors, &quant, out, err);
     if (!rc) rc = check_plain(model, out, format, err);
-    if (rc) sl_model_weights_free(out);
+    if (rc)
+        sl_model_weights_free(out);
+    else
+        out->config = &model->part; // the dimensions of passes
     return rc;
 }
 

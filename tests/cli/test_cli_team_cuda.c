@@ -128,6 +128,40 @@ static void commands(void) {
     CHECK_HAS(r.out, "santa-prop");
 }
 
+// Drafts of ranks give the tokens of ranks without drafts.
+static void drafts(void) {
+    static const char *const specs[] = {NULL, "ngram:least=2", "self:least=2:most=3:attn=santa-is:S=64",
+                                        "self:least=2:most=3:attn=dense:weights=int4"};
+    static const char *const keys[] = {"text", "ids", "logits", "logprobs"};
+    char prompt[400];
+    json_t *docs[4];
+    json_int_t accepted = 0;
+    snprintf(prompt, sizeof prompt, "%.300s", long_text(8));
+    for (int i = 0; i < 4; i++) {
+        const char *const args[] = {"generate", "-m", tiny(),   "-p",      prompt,
+                                    "-n",       "30", "--seed", "5",       "--logprobs",
+                                    "2",        "-o", "json",   "--draft", specs[i] ? specs[i] : "none",
+                                    NULL};
+        result r = run_ranks(NULL, args, 2);
+        docs[i] = document(&r);
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+            const json_t *want = json_object_get(docs[0], keys[k]);
+            if (!want || !json_equal((json_t *)want, json_object_get(docs[i], keys[k])))
+                FAIL("%s: the field %s differs: %s", specs[i], keys[k], r.out);
+        }
+        accepted += json_integer_value(json_object_get(json_object_get(docs[i], "drafts"), "accepted"));
+    }
+    CHECK(accepted > 10);
+    for (int i = 0; i < 4; i++) json_decref(docs[i]);
+}
+
+static void serve(void) {
+    char command[1000];
+    snprintf(command, sizeof command, "exec python3 tests/server/serve_ranks.py '%s' '%s' gpu", cli_binary(), tiny());
+    const result r = run_shell(command, (const char *const[]){NULL});
+    if (r.code) FAIL("%s", r.err);
+}
+
 static void refused(void) {
     result r = RUN("generate", "-m", tiny(), "-p", "Hello", "-n", "1", "-tp", "2", "--device", "cuda", "--kv-cache", "host");
     check_error(&r, 1, "--kv-cache host: found --tensor-parallel-size 2; expected --kv-cache gpu with it");
@@ -175,6 +209,8 @@ static const test_case cases[] = {GPU_CASE("hurt", hurt),
                                   GPU_CASE("formats", formats),
                                   GPU_CASE("biases", biases),
                                   GPU_CASE("commands", commands),
+                                  GPU_CASE("drafts", drafts),
+                                  GPU_CASE("serve", serve),
                                   GPU_CASE("refused", refused),
                                   {0}};
 extern const test_suite suite_cli_team_cuda;
