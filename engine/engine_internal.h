@@ -77,8 +77,6 @@ struct sl_engine {
     sl_attn_stats stats;
     uint64_t n_batches; // batches that were checked
     sl_draft_costs draft_costs;
-    int draft_rows; // passes of 2 to so many rows are recorded (sl_drafts_warm_up), with the plan of this number
-    uint32_t draft_plan;
     sl_engine *draft;         // of the draft model; only calls of this engine use it; NULL: none
     const char *draft_format; // of device.draft_weights: "int4"; NULL: there are none
     sl_model_weights rounded; // on the CPU the memory of device.draft_weights
@@ -95,6 +93,7 @@ struct sl_session {
     uint32_t seed; // the seed of attention's draws
     sl_kv_seq kv;
     int32_t *ids;          // [n_ctx] the tokens of its rows; -1: a random row (sl_session_fill)
+    uint32_t n_cuts;       // how often tokens were taken away; otherwise tokens are only appended
     int n_prefilled;       // the first tokens, up to the first that a decode step appended
     int has_logits;        // 0: the session is empty, or was cut at its last token
     uint32_t n_logits;     // grows when it gets logits

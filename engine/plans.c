@@ -41,7 +41,7 @@ int sl_plan_take(sl_engine *e, const sl_attn_plan *methods, int draft_weights, s
     }
     if (replaced) { // recordings may hold the workspace that this plan has taken
         e->device.backend->forget(e->device.backend);
-        e->draft_rows = 0;
+        for (sl_plan *p = e->plans.first; p; p = p->next) p->draft_rows = 0;
     }
     made->has_draft_weights = draft_weights;
     made->n_users = 1, made->number = ++e->plans.n_made, made->next = e->plans.first;

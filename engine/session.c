@@ -137,6 +137,7 @@ void sl_session_add_segment(sl_session *s, int first, int n) {
 
 void sl_session_cut_rows(sl_session *s, int n_tokens) {
     sl_kv_truncate(&s->engine->device.pool, &s->kv, n_tokens);
+    s->n_cuts++;
     if (s->n_prefilled > n_tokens) s->n_prefilled = n_tokens;
     while (s->n_segments && s->segments[s->n_segments - 1].first >= n_tokens) s->n_segments--;
     if (!s->n_segments) return;

@@ -19,7 +19,7 @@
 // clang-format off
 #define SUITES(X) \
     X(scripts) X(package) /* the longest cases: no process waits for them at the end */ \
-    X(json) X(sessions) X(streams) X(drafts) X(draft_checks) X(draft_weights) X(guided) X(plans) X(exact_below) X(scheduler) X(observation) X(edges) X(unbound) X(config) X(fields) X(model_settings) \
+    X(json) X(sessions) X(streams) X(drafts) X(draft_checks) X(draft_faults) X(draft_weights) X(guided) X(plans) X(exact_below) X(scheduler) X(observation) X(edges) X(unbound) X(config) X(fields) X(model_settings) \
     X(dequant) X(gguf) X(gguf_keys) X(gguf_model) \
     X(kv) X(loader) X(kv_rows) X(kv_formats) X(kv_cache_types) X(kv_scales) X(kv_place) X(kv_offload) X(bucket_file) X(bit_file) X(host_memory) \
     X(weights) X(quantise) X(quant) X(rope) X(fuzz) X(backend) X(prefill_product) X(formats) X(packed) X(unicode) X(patterns) X(tekken) X(tokenizer) X(added_tokens) X(pipelines) \

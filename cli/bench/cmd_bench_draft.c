@@ -18,6 +18,7 @@
 #include "cli/run/load_model.h"
 #include "cli/run/pick_device.h"
 #include "cli/run/prompt_ids.h"
+#include "engine/draft/draft_counts.h"
 #include "engine/draft/draft_spec.h"
 
 #include <math.h>
@@ -257,12 +258,16 @@ static int check_text(const bench *b, int draft, const made *plain, const made *
 
 // ---- rows ----
 
-static int add_row(bench *b, int held, const char *attn, const char *test, int n_rows, const double figures[5], sl_error *err) {
+// places: accepted drafts by their place, which the row takes over.
+static int add_row(bench *b, int held, const char *attn, const char *test, int n_rows, const double figures[5], json_t *places,
+                   sl_error *err) {
     static const char *const keys[] = {"ms", "ratio", "step_tokens", "acceptance", "speedup"};
     json_t *row = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:s, s:o}", "version", SLEIGH_VERSION, "commit", cli_commit(),
                             "device", b->backend, "attn", attn, "depth", held, "batch", b->n_seqs, "test", test, "rows",
                             n_rows ? json_integer(n_rows) : json_null());
     for (int i = 0; row && i < 5; i++) json_object_set_new(row, keys[i], cli_number(figures[i]));
+    if (row) json_object_set(row, "accepted_at", places);
+    json_decref(places);
     return cli_rows_add(&b->rows, row, err);
 }
 
@@ -275,7 +280,8 @@ static int passes(bench *b, int held, int attn, sl_error *err) {
         double median = cli_median(ms + j * n, n);
         if (j == 0) one = median;
         snprintf(test, sizeof test, "%d row%s", pass_rows[j], cli_s(pass_rows[j]));
-        rc = add_row(b, held, b->attn.names[attn], test, pass_rows[j], (double[]){median, median / one, NAN, NAN, NAN}, err);
+        rc = add_row(b, held, b->attn.names[attn], test, pass_rows[j], (double[]){median, median / one, NAN, NAN, NAN},
+                     json_null(), err);
     }
     free(ms);
     return rc;
@@ -286,7 +292,8 @@ static int add_text_row(bench *b, int held, int attn, int draft, double ms, doub
     double n_steps = (double)c->n_steps, drafted = (double)c->n_draft_tokens, accepted = (double)c->n_accepted_tokens;
     const double figures[] = {ms / b->n_gen, NAN, draft ? 1 + accepted / n_steps : 1, draft ? accepted / drafted : NAN,
                               plain_ms / ms};
-    return add_row(b, held, b->attn.names[attn], draft ? b->drafts[draft] : "text", 0, figures, err);
+    return add_row(b, held, b->attn.names[attn], draft ? b->drafts[draft] : "text", 0, figures,
+                   draft ? sl_draft_places_json(c, sl_engine_n_draft(b->engine)) : json_null(), err);
 }
 
 static int texts(bench *b, int held, int attn, sl_error *err) {

@@ -16,8 +16,10 @@
 enum {
     N_CLASSES = 5, // of n-grams, by the length of the common end
     N_SOURCES = N_CLASSES + SL_DRAFT_METHODS,
-    REST = 48,     // passes without a draft until a source is tried again
-    SETTLED = 512, // after so many passes of a generation, the page extras for a first draft of a method cost little
+    REST = 48,            // passes without a draft until a source is tried again; twice as many after a try without a gain
+    MOST_REST = 4 * REST, // at most so many. A try costs about one pass, so the tries of a long answer take less than 1%
+    SETTLED = 512, // after so many passes of a generation, and so many milliseconds of passes, the first draft of a method,
+                   // with the page extras that it needs, costs little
 };
 
 // The acceptance of one source: of the drafts that were compared, the share that was accepted. Older drafts count less.
@@ -36,13 +38,14 @@ struct sl_drafter {
     sl_engine *engine;
     sl_draft_spec spec;
     sl_ngram_index index;               // spec.has_ngram
+    uint32_t n_cuts;                    // of the session, when the index last had its text
     drafting methods[SL_DRAFT_METHODS]; // [spec.n_methods]
     float *logits;                      // [n_vocab] of the session while `self` decodes
     acceptance acceptance[N_SOURCES];
     sl_draft_counts counts;
     uint32_t checked; // number of the session's plan that was checked last
     int is_exact;     // 1: its methods keep no state from step to step
-    int n_idle;       // passes since the last draft
+    int n_idle, rest; // passes since the last draft; so many until the next try
     // ---- the pass that runs ----
     int source; // of the drafts
     int next;   // ngram: the place that is copied
@@ -132,21 +135,25 @@ static int warm_pass(sl_session *const *sessions, int n_rows, int is_measured, s
     return rc;
 }
 
-// A pass of each number of rows, and a second one if they are measured: the first one does not count. The largest comes first,
-// because it allocates what the others need, and that would make their recordings invalid.
+// A pass of each number of rows. Three more passes of `most` rows and of 2, 3, 5, 9, 17, ... rows if they are measured: the
+// first one does not count, and one alone may be far off. The largest comes first, because it allocates what the others need,
+// and that would make their recordings invalid.
 static int warm_passes(sl_session *const *sessions, int most, int is_measured, sl_error *err) {
     int rc = 0;
-    for (int n_rows = most; !rc && n_rows >= 2; n_rows--)
-        for (int i = 0; !rc && i <= is_measured; i++) rc = warm_pass(sessions, n_rows, is_measured, err);
+    for (int n_rows = most; !rc && n_rows >= 2; n_rows--) {
+        int is_point = is_measured && (n_rows == most || !((n_rows - 1) & (n_rows - 2)));
+        for (int i = 0; !rc && i < (is_point ? 4 : 1); i++) rc = warm_pass(sessions, n_rows, is_point, err);
+    }
     return rc;
 }
 
-int sl_drafts_warm_up(sl_engine *e, sl_plan *own, int n_sessions, sl_error *err) {
+int sl_drafts_warm_up(sl_engine *e, sl_plan *own, sl_error *err) {
     enum { MOST = 64 };
     int each = 1 + e->n_draft, n_free = e->device.pool.n_free, needed = (MOST + each - 1) / each, rc = 0, n = 0;
-    const sl_plan *plan = own ? own : e->plans.of_engine;
-    if (!e->device.backend->run_step || each < 2 || e->n_ctx < 1 + each) return 0;
+    sl_plan *plan = own ? own : e->plans.of_engine;
+    if (!e->device.backend->run_step || plan->draft_rows || each < 2 || e->n_ctx < 1 + each) return 0;
     if (sl_draft_check_state(e, &plan->methods, NULL)) return 0; // no drafts with this plan
+    int n_sessions = plan == e->plans.of_engine ? e->n_sequences : 1;
     if (n_sessions > needed) n_sessions = needed;
     if (n_sessions > n_free) n_sessions = n_free; // a page for each
     if (n_sessions < 1) return 0;
@@ -165,7 +172,7 @@ int sl_drafts_warm_up(sl_engine *e, sl_plan *own, int n_sessions, sl_error *err)
     e->plans.draws_always = 0;
     if (!rc && plan->n_splits) rc = warm_passes(sessions, most, 0, err);
     sl_draft_costs_age(&e->draft_costs); // passes over longer sessions take longer
-    if (!rc) e->draft_rows = most, e->draft_plan = plan->number;
+    if (!rc) plan->draft_rows = most;
     while (n) sl_session_free(sessions[--n]);
     set_counts_aside(e, &saved, 1);
     sl_engine_release(e);
@@ -175,11 +182,10 @@ int sl_drafts_warm_up(sl_engine *e, sl_plan *own, int n_sessions, sl_error *err)
 int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err) {
     const sl_plan *plan = sl_session_plan(session);
     int rc = sl_draft_check_state(d->engine, &plan->methods, err);
-    int is_warm = d->engine->draft_rows > d->spec.most && d->engine->draft_plan == plan->number;
-    if (!rc && !is_warm) rc = sl_drafts_warm_up(d->engine, session->own_plan, 1, err);
+    if (!rc) rc = sl_drafts_warm_up(d->engine, session->own_plan, err);
     if (rc) return rc;
-    d->counts = (sl_draft_counts){0}, d->n_idle = 0;
-    d->checked = sl_session_plan(session)->number, d->is_exact = 1;
+    d->counts = (sl_draft_counts){0}, d->n_idle = 0, d->rest = REST;
+    d->checked = plan->number, d->is_exact = 1;
     for (int i = 0; i < d->spec.n_methods; i++) {
         sl_session *s = d->methods[i].session;
         if (s) s->sequence = session->sequence, s->seed = session->seed;
@@ -222,12 +228,13 @@ static prospect best_number(prospect without, double accepted, double cost, int 
 
 // Whether method i may draft. A method may need page extras of the whole context, which takes as long as several passes. Where
 // there is another source, it waits until this is little beside the passes that were made.
-static int may_draft(const sl_drafter *d, int i, const sl_draft_job *job, int most) {
+static int may_draft(const sl_drafter *d, int i, const sl_draft_job *job, int most, double pass_ms) {
     const sl_session *of_model = d->methods[i].session;
     int is_alone = !d->spec.has_ngram || d->spec.least,
         is_measured = sl_draft_costs_of_method(&d->engine->draft_costs, d->methods[i].key) > 0;
     if (of_model && job->session->kv.n_tokens + most > of_model->engine->n_ctx) return 0;
-    return is_alone || is_measured || d->counts.n_steps >= SETTLED;
+    double n_steps = (double)d->counts.n_steps;
+    return is_alone || is_measured || (n_steps >= SETTLED && n_steps * pass_ms >= SETTLED);
 }
 
 // A session without a plan of its own follows the engine's, which may have changed.
@@ -245,15 +252,22 @@ static double cost_of(const sl_drafter *d, int i) {
     return ms > 0 ? ms : (fixed + each) / 2;
 }
 
-// Chooses source and number of a job's drafts. Returns the number. *pass: before and after.
-static int choose(sl_drafter *d, const sl_draft_job *job, double each, prospect *pass) {
+// The index has the session's text of the last pass, and behind it a token that may not have been appended.
+static void sync_index(sl_drafter *d, const sl_session *s) {
+    int is_known = d->index.n && d->n_cuts == s->n_cuts;
+    sl_ngram_sync(&d->index, s->ids, s->kv.n_tokens, is_known ? d->index.n - 1 : 0);
+    d->n_cuts = s->n_cuts;
+}
+
+// Chooses source and number of a job's drafts. Returns the number. pass_ms: of a pass of one row. *pass: before and after.
+static int choose(sl_drafter *d, const sl_draft_job *job, double each, double pass_ms, prospect *pass) {
     int most = job->most < d->spec.most ? job->most : d->spec.most, best = 0, number, rest = -1;
     int in_pass = sl_plan_most_rows(job->session) - 1; // besides the first row
     if (most > in_pass) most = in_pass;
     if (most <= 0 || !is_exact(d, job->session)) return 0;
     prospect chosen = *pass;
     if (d->spec.has_ngram) {
-        sl_ngram_sync(&d->index, job->session->ids, job->session->kv.n_tokens);
+        sync_index(d, job->session);
         sl_ngram_push(&d->index, job->ids[0]);
         int length = sl_ngram_find(&d->index, &d->next);
         if (length) {
@@ -263,16 +277,20 @@ static int choose(sl_drafter *d, const sl_draft_job *job, double each, prospect 
     }
     // A grammar allows the sampler the tokens of the next place only, so a method cannot draft the places behind it.
     for (int i = 0; i < d->spec.n_methods && !sl_sampler_allowed(job->sampler); i++) {
-        if (!may_draft(d, i, job, most)) continue;
+        if (!may_draft(d, i, job, most, pass_ms)) continue;
         double cost = each + cost_of(d, i);
         prospect with = best_number(*pass, share(d, N_CLASSES + i), cost, d->spec.least, most, &number);
         if (number && (!best || with.tokens * chosen.ms > chosen.tokens * with.ms))
             chosen = with, best = number, d->source = N_CLASSES + i;
-        if (rest < 0) rest = N_CLASSES + (int)(d->counts.n_steps / REST) % d->spec.n_methods;
+        if (rest < 0) rest = N_CLASSES + (int)(d->counts.n_drafts % (uint64_t)d->spec.n_methods);
     }
-    if (!best && rest >= 0 && ++d->n_idle >= REST) best = 1, d->source = rest; // a source that was bad may be good now
-    if (best) d->n_idle = 0;
     *pass = chosen;
+    if (best) {
+        d->n_idle = 0, d->rest = REST;
+    } else if (rest >= 0 && ++d->n_idle >= d->rest) { // a source that was bad may be good now
+        best = 1, d->source = rest, d->n_idle = 0;
+        d->rest = 2 * d->rest < MOST_REST ? 2 * d->rest : MOST_REST;
+    }
     return best;
 }
 
@@ -413,7 +431,7 @@ int sl_drafts_make(sl_draft_job *jobs, int n, sl_error *err) {
         wanted[i] = 0, job->n = 1;
         if (!job->drafter || e->observation.observer.fn) continue; // an observer sees single steps
         sl_drafter *d = job->drafter;
-        wanted[i] = choose(d, job, each, &pass);
+        wanted[i] = choose(d, job, each, fixed + each, &pass);
         if (wanted[i] && d->source < N_CLASSES) {
             sl_ngram_copy(&d->index, d->next, wanted[i], job->ids + 1);
             job->n = 1 + wanted[i];

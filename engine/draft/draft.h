@@ -31,11 +31,14 @@ void sl_drafter_free(sl_drafter *d);
 // Begins a generation of the session. SL_ERR_UNSUPPORTED: the attention of the session keeps a state from step to step, so that
 // a pass over several rows cannot have the bits of single steps.
 int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err);
-// On a device that records passes: records those of 2 to n_sessions * (1 + n_draft) rows with a plan, at most 64, and measures
-// them, so that no draft waits for a recording. own: the plan of the sessions; NULL: the engine's. Elsewhere, and where no page
-// of the cache is free, it does nothing. A longer prefill can make recordings invalid later; then a pass is recorded when it
-// comes. Errors of sl_decode.
-int sl_drafts_warm_up(sl_engine *e, sl_plan *own, int n_sessions, sl_error *err);
+// On a device that records passes: records passes of 2 and more rows with a plan, and measures some of them. own: the plan of
+// the sessions; NULL: the engine's. With the engine's plan, passes of up to n_sequences * (1 + n_draft) rows, at most 64.
+// Another plan may be gone after one answer, so it gets passes of up to 1 + n_draft rows. Elsewhere, and if the plan has its
+// recordings, the call does nothing. Each session takes a page meanwhile, so fewer passes are recorded where few pages are
+// free. A longer prefill can make recordings invalid later. A pass without a recording is recorded when it comes. Errors of
+// sl_decode. sl_drafter_begin calls it: the first generation with drafts of a plan waits before its first token, and no draft
+// waits in the middle of an answer. A program that calls it earlier (sl_scheduler_warm_up) spares this generation the wait.
+int sl_drafts_warm_up(sl_engine *e, sl_plan *own, sl_error *err);
 const sl_draft_counts *sl_drafter_counts(const sl_drafter *d);
 void sl_drafter_describe(const sl_drafter *d, char *buf, size_t size);
 

@@ -12,7 +12,7 @@ void sl_draft_costs_pass(sl_draft_costs *c, int n_rows, double ms) {
     if (is_new) return;
     sl_draft_costs_line(c, &fixed, &each);
     double most = 2 * (fixed + each * n_rows);
-    if (c->weight >= 1 && ms > most) ms = most; // another program took the processor
+    if (c->weight > 0 && ms > most) ms = most; // another program took the processor
     c->weight = c->weight * FORGET + 1;
     c->rows = c->rows * FORGET + n_rows;
     c->rows2 = c->rows2 * FORGET + (double)n_rows * n_rows;

@@ -19,10 +19,15 @@ void sl_draft_counts_add(sl_draft_counts *to, const sl_draft_counts *from) {
     for (int i = 0; i < SL_MAX_DRAFT; i++) to->accepted_at[i] += from->accepted_at[i];
 }
 
-json_t *sl_draft_counts_json(const sl_draft_counts *c, const char *draft, int most) {
+json_t *sl_draft_places_json(const sl_draft_counts *c, int most) {
     json_t *places = json_array();
     for (int i = 0; i < most; i++) json_array_append_new(places, json_integer((json_int_t)c->accepted_at[i]));
+    return places;
+}
+
+json_t *sl_draft_counts_json(const sl_draft_counts *c, const char *draft, int most) {
     return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "draft", draft, "steps", (json_int_t)c->n_steps, "draft_steps",
                      (json_int_t)c->n_drafts, "ngram_steps", (json_int_t)c->n_ngram_drafts, "drafted",
-                     (json_int_t)c->n_draft_tokens, "accepted", (json_int_t)c->n_accepted_tokens, "accepted_at", places);
+                     (json_int_t)c->n_draft_tokens, "accepted", (json_int_t)c->n_accepted_tokens, "accepted_at",
+                     sl_draft_places_json(c, most));
 }

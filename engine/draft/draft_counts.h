@@ -13,5 +13,6 @@ void sl_draft_counts_add(sl_draft_counts *to, const sl_draft_counts *from);
 // The object `drafts` of commands and of the server (docs/output.md). most: drafts of a step, the length of accepted_at. NULL:
 // out of memory
 json_t *sl_draft_counts_json(const sl_draft_counts *c, const char *draft, int most);
+json_t *sl_draft_places_json(const sl_draft_counts *c, int most); // its field accepted_at
 
 #endif

@@ -48,8 +48,8 @@ static void pop(sl_ngram_index *x) { // the newest place of a hash is the first 
     x->n--;
 }
 
-void sl_ngram_sync(sl_ngram_index *x, const int32_t *ids, int n) {
-    int common = 0;
+void sl_ngram_sync(sl_ngram_index *x, const int32_t *ids, int n, int known) {
+    int common = known;
     while (common < n && common < x->n && x->ids[common] == ids[common]) common++;
     while (x->n > common) pop(x);
     for (int i = common; i < n; i++) sl_ngram_push(x, ids[i]);

@@ -82,9 +82,10 @@ sl_job_options sl_job_options_default(void); // no prompt; n_prefill, end and n_
 int sl_scheduler_new(sl_engine *engine, const sl_scheduler_options *options, sl_scheduler **out, sl_error *err);
 void sl_scheduler_free(sl_scheduler *s); // after its jobs; NULL is allowed
 // On a device: runs a prefill of one chunk, and records the steps of 1 to 64 jobs with the engine's plan, so that no job waits
-// for this. Steps in which some jobs attend exactly and others do not are recorded when they come. Resets the engine's
+// for this. Steps in which some jobs attend exactly and others do not are recorded when they come. drafts: 1: also what the
+// first job with drafts would wait for (sl_drafts_warm_up), for programs whose jobs have drafts. Resets the engine's
 // statistics. Call before the first job. After an error the scheduler can be used.
-int sl_scheduler_warm_up(sl_scheduler *s, sl_error *err);
+int sl_scheduler_warm_up(sl_scheduler *s, int drafts, sl_error *err);
 
 // Adds a job at the end of the queue. SL_ERR_CONTEXT: the prompt does not fit into the context. SL_ERR_BUSY: max_waiting jobs
 // wait. Errors of sl_stream_new and sl_engine_set_prefill.

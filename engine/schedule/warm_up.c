@@ -28,7 +28,7 @@ static int run_steps(sl_session **sessions, int n, int draws, sl_error *err) {
     return rc;
 }
 
-int sl_scheduler_warm_up(sl_scheduler *s, sl_error *err) {
+int sl_scheduler_warm_up(sl_scheduler *s, int drafts, sl_error *err) {
     sl_engine *e = sl_scheduler_engine(s);
     enum { MOST = 64 }; // larger batches are recorded when they come
     int rc = 0, most = e->n_sequences < MOST ? e->n_sequences : MOST, n = 0, n_free = e->device.pool.n_free;
@@ -44,7 +44,7 @@ int sl_scheduler_warm_up(sl_scheduler *s, sl_error *err) {
     if (!rc) rc = run_steps(sessions, n, 0, err);
     if (!rc && e->plans.of_engine->n_splits) rc = run_steps(sessions, n, 1, err);
     while (n) sl_session_free(sessions[--n]);
-    if (!rc) rc = sl_drafts_warm_up(e, NULL, most, err);
+    if (!rc && drafts) rc = sl_drafts_warm_up(e, NULL, err);
     sl_engine_reset_stats(e);
     return rc;
 }

@@ -136,19 +136,23 @@ def measure(args):
     os.makedirs(os.path.dirname(ROWS), exist_ok=True)
     with open(ROWS, "a", encoding="utf-8") as out:
         for n in [int(c[:-1]) * 1024 if c.endswith("k") else int(c) for c in args.contexts.split(",")]:
-            for kind in args.kinds.split(","):
+            for kind in args.kinds.split(",") if args.kinds else KINDS:
                 measure_one(args, kind, n, out)
 
 
 # ---- the page ----
 
-# Times of a model of Llama-3.1-8B's shape on one H200, in ms. PASSES: of a bf16 pass, by sequences of 30k tokens and rows of each (docs/drafts.md).
-# GPU_DRAFTS: sequences, the source whose acceptance is used, the kept decode step that stands for a draft, and its ms (results/quantised.md; bf16:
-# results/h200-steps.md). The step reads at least as much as the draft: santa-is:S=128 for S=64, dense at 4k for streaming over 2k rows.
-PASSES = {1: {1: 4.85, 2: 4.96, 3: 5.09, 5: 5.43}, 6: {1: 9.56, 2: 10.26, 3: 11.15, 5: 13.12}}
-GPU_DRAFTS = [(1, "santa-is:S=64, int4", "`santa-is:S=128`, int4", 2.34), (1, "streaming:window=2048, int4", "dense at 4k, int4", 1.96),
-              (6, "santa-is:S=64, int4", "`santa-is:S=128`, int4", 3.30), (6, "streaming:window=2048, int4", "8 x 4k dense, int4", 3.01),
-              (6, "santa-is:S=128", "`santa-is:S=256`, bf16", 5.86)]
+# Times of a model of Llama-3.1-8B's shape on one H200, in ms (commit 56c1e9ab, 1 December 2026), by sequences x tokens. PASSES: of a bf16 pass with dense
+# attention, by rows of each sequence (bench draft). DRAFT_STEPS: of a decode step with the method and the weights of a source:
+# bench decode -m models/llama-3.1-8b --load-format dummy --device cuda -n 32 -r 3 --fill random --exact-below off [--weights int4] -d .. -b .. --attn ..
+PASSES = {"1 x 30k": {1: 4.78, 2: 4.86, 3: 4.98, 5: 5.32}, "6 x 30k": {1: 9.68, 2: 10.35, 3: 11.09, 5: 13.10},
+          "1 x 127k": {1: 7.87, 2: 7.93, 3: 7.96, 5: 8.91}}
+DRAFT_STEPS = {"1 x 30k": {"santa-is:S=64, int4": 2.22, "streaming:window=2048, int4": 1.75, "santa-is:S=64": 4.37},
+               "6 x 30k": {"santa-is:S=64, int4": 3.25, "streaming:window=2048, int4": 2.33, "santa-is:S=64": 5.34},
+               "1 x 127k": {"santa-is:S=64, int4": 2.76, "streaming:window=2048, int4": 1.75, "santa-is:S=64": 4.94}}
+CONTEXTS = {"1 x 30k": 32768, "6 x 30k": 32768, "1 x 127k": 61440}  # of the acceptance that a setting takes
+LONGER = {"1 x 30k": 1.15, "6 x 30k": 1.25}  # what a pass of 5 rows should take at most, in passes of one row
+EXPECTED = {"1 x 30k": 1.5, "6 x 30k": 1.65, "1 x 127k": 1.65}  # before the measurement, with the acceptance ASSUMED and santa-is:S=64, int4
 ASSUMED = 0.92  # an acceptance of every draft, for comparison
 
 
@@ -167,9 +171,9 @@ def step_tokens(row, n_drafts):
     return 1 + sum(row["accepted_at"][:n_drafts]) / row["draft_steps"]
 
 
-def gain(n_sequences, ms, tokens_of):
+def gain(setting, ms, tokens_of):
     """(speed-up, drafts) of the best number of drafts. tokens_of: of a pass with a number of drafts."""
-    passes = PASSES[n_sequences]
+    passes = PASSES[setting]
     return max((tokens_of(k) * passes[1] / (k * ms + passes[k + 1]), k) for k in (1, 2, 4))
 
 
@@ -197,24 +201,31 @@ def table(rows):
 
 
 def arithmetic(rows):
-    own = [r for r in rows if r["model"] == "prose" and r["context"] == 32768]
     text = ["## What this gives on an H200", "",
-            "No model that we have both accepts drafts and has the size of an 8B model, so this table is arithmetic, not a measurement. It takes kept",
-            "times of an 8B shape on one H200 and the acceptance that the prose model has at 32k tokens. A pass is a bf16 pass with dense attention",
-            "over 30k tokens ([docs/drafts.md](../docs/drafts.md)); the time of a draft is that of the named decode step ([quantised.md](quantised.md),",
-            "[h200-steps.md](h200-steps.md)), which reads at least as much as the drafts whose acceptance is used. The speed-up is (tokens of a pass) x",
-            "(plain step) / (drafts x draft time + pass time) for the best of 1, 2 and 4 drafts. The last column takes an acceptance of "
-            f"{ASSUMED:.2f} for", "every draft instead, as the 8B model may have: rounding to 4 bits changes a model of 6 million weights more.", "",
+            "No model that we have both accepts drafts and has the size of an 8B model, so this table is arithmetic, not a measurement. It takes measured",
+            "times of an 8B shape on one H200 and the acceptance that the prose model has at 32k tokens, or at 60k for the rows of 127k. A pass is a bf16",
+            "pass with dense attention ([docs/drafts.md](../docs/drafts.md)); a draft is a decode step with the method and the weights of the source",
+            "(`bench decode --exact-below off --fill random`, commit 56c1e9ab). The speed-up is (tokens of a pass) x (plain step) / (drafts x draft time +",
+            "pass time) for the best of 1, 2 and 4 drafts, whose number is in brackets. The last column takes an acceptance of",
+            f"{ASSUMED:.2f} for every draft instead, as the 8B model may have: rounding to 4 bits changes a model of 6 million weights more.", "",
             f"| sequences x tokens | drafts | time of a draft | prose | code | needles | copies | acceptance {ASSUMED:.2f} |", "|---|---|---|---|---|---|---|---|"]
-    for n, source, what, ms in GPU_DRAFTS:
-        cells = []
-        for kind in KINDS:
-            row = next((r for r in own if r["kind"] == kind and short(r["draft"]) == source), None)
-            cells.append("{:.2f} ({})".format(*gain(n, ms, lambda k, row=row: step_tokens(row, k))) if row else "-")
-        cells.append("{:.2f} ({})".format(*gain(n, ms, lambda k: sum(ASSUMED**i for i in range(k + 1)))))
-        text.append(f"| {n} x 30k | `{source}` | {ms:.2f} ms ({what}) | " + " | ".join(cells) + " |")
-    return text + ["", "The number in brackets is the number of drafts of a pass. Where the speed-up is below 1, plain decoding is faster. The measured choice then makes no drafts.",
-                   "At 127k tokens a pass of 5 rows takes 1.16 times a pass of one row. Times of draft steps there are not kept, so the table has no row for 128k."]
+    assumed = {}
+    for setting, steps in DRAFT_STEPS.items():
+        for source, ms in steps.items():
+            cells = []
+            for kind in KINDS:
+                row = next((r for r in rows if (r["model"], r["context"], r["kind"], short(r["draft"])) == ("prose", CONTEXTS[setting], kind, source)), None)
+                cells.append("{:.2f} ({})".format(*gain(setting, ms, lambda k, row=row: step_tokens(row, k))) if row else "-")
+            best = gain(setting, ms, lambda k: sum(ASSUMED**i for i in range(k + 1)))
+            if source == "santa-is:S=64, int4":
+                assumed[setting] = best[0]
+            text.append(f"| {setting} | `{source}` | {ms:.2f} ms | " + " | ".join(cells) + " | {:.2f} ({}) |".format(*best))
+    expected = ", ".join(f"{EXPECTED[s]:.2f} and {assumed[s]:.2f} at {s}" for s in PASSES)
+    longer = ", ".join(f"{PASSES[s][5] / PASSES[s][1]:.2f} times at {s} (we wanted at most {LONGER[s]:.2f})" for s in LONGER)
+    return text + ["", f"With `santa-is:S=64, int4` and an acceptance of {ASSUMED:.2f} we expected before the measurement, and find: {expected}.",
+                   f"A pass of 5 rows of each sequence takes longer than a pass of one row: {longer}.",
+                   "The linear layers of 30 rows take longer than reading their weights.",
+                   "Where the speed-up is below 1, plain decoding is faster. The measured choice then makes no drafts."]
 
 
 def picture_of(rows, model):
@@ -226,8 +237,15 @@ def picture_of(rows, model):
 
 def where(rows):
     """Lines about the devices of the rows, if there are several, and about the lengths that a table lacks."""
-    on_gpu = sorted({(r["model"], r["context"] // 1024) for r in rows if r["device"].startswith("cuda")})
-    text = [f"Measured on a GPU: {', '.join(f'{model} at {n}k' for model, n in on_gpu)}; the rest on CPUs."] if on_gpu else []
+    kinds = {}  # by model and context: of all rows, and of the rows of a GPU
+    for r in rows:
+        of_all, of_gpu = kinds.setdefault((r["model"], r["context"] // 1024), (set(), set()))
+        of_all.add(r["kind"])
+        if r["device"].startswith("cuda"):
+            of_gpu.add(r["kind"])
+    on_gpu = [f"{model} at {n}k" + ("" if of_gpu == of_all else f" ({', '.join(sorted(of_gpu))})")
+              for (model, n), (of_all, of_gpu) in sorted(kinds.items()) if of_gpu]
+    text = [f"Measured on a GPU: {', '.join(on_gpu)}; the rest on CPUs."] if on_gpu else []
     return text + ["At 60k tokens, and with the real model at 8k, the answers begin at other places of the text, so compare these columns with the others with care.",
                    "Only the embedded model (tiny), which was trained on needles alone, takes 128k tokens. Other lengths that a table lacks would take too long on a CPU."]
 

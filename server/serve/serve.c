@@ -112,7 +112,7 @@ static int start(serve_server *s, const serve_model *m, sl_error *err) {
     s->calls = text ? api_call_format_of(text, n) : API_CALLS_NONE;
     s->reasons = text && api_template_reasons(text, n);
     int rc = sl_scheduler_new(m->engine, &o, &s->scheduler, err);
-    if (!rc) rc = sl_scheduler_warm_up(s->scheduler, err);
+    if (!rc) rc = sl_scheduler_warm_up(s->scheduler, m->draft != NULL, err);
     if (!rc) s->metrics.scheduler = sl_scheduler_stats_of(s->scheduler);
     s->n_sequences = m->n_sequences;
     s->metrics.n_draft = sl_engine_n_draft(m->engine);

@@ -140,6 +140,17 @@ static void many(void) {
     }
 }
 
+// A session file is equal with drafts and without, and answers that begin with it have the drafts of any source.
+static void prompt_cache(void) {
+    result plain = RUN("generate", "-m", tiny(), "--device", device, "-p", prompt, "-n", "40", "--ignore-eos", "--temp", "0.5");
+    for (int i = 0; i < N_DRAFTS; i++) {
+        result own = RUN("generate", "-m", tiny(), "--device", device, "-p", prompt, "-n", "40", "--ignore-eos", "--temp",
+                         "0.5", "--prompt-cache", in_tmp("cache"), "--draft", drafts[i]);
+        CHECK_HAS(own.err, i ? " tokens from " : " tokens to ");
+        check_same(&plain, &own);
+    }
+}
+
 static void chat(void) {
     static const char input[] = "say a b c a b c a b c\nand again\n/stats\n";
     result plain =
@@ -280,6 +291,7 @@ static void bench(void) {
         if (i % 8 == 5) CHECK(number(row, "speedup") == 1 && number(row, "step_tokens") == 1);
         if (i % 8 == 7)
             CHECK(number(row, "step_tokens") > 1 && number(row, "acceptance") > 0 && number(row, "acceptance") <= 1);
+        CHECK(json_is_array(json_object_get(row, "accepted_at")) == (i % 8 > 5));
         if (i % 8 > 5) {
             double plain = number(json_array_get(rows, i / 8 * 8 + 5), "ms");
             CHECK_NEAR(number(row, "speedup"), plain / number(row, "ms"), 1e-6);
@@ -348,6 +360,7 @@ static const test_case cases[] = {
     {"generate", NEEDS_NOTHING, generate},
     {"texts", NEEDS_NOTHING, texts},
     {"many", NEEDS_NOTHING, many},
+    {"prompt-cache", NEEDS_NOTHING, prompt_cache},
     {"chat", NEEDS_NOTHING, chat},
     {"eval", NEEDS_NOTHING, eval},
     {"errors", NEEDS_NOTHING, errors},

@@ -1,5 +1,7 @@
 // tests/engine/test_draft_checks.c - the checks of drafts that do not run the engine, passes of benches over several rows, and
 // the sums of counts.
+#include "base/hash.h"
+#include "engine/draft/draft.h"
 #include "engine/draft/draft_counts.h"
 #include "engine/engine_internal.h"
 #include "tests/support/models.h"
@@ -96,6 +98,11 @@ static void costs(void) {
     sl_draft_costs_line(&c, &fixed, &each);
     CHECK_NEAR(fixed, 2, 1e-9);
     CHECK_NEAR(each, 1, 1e-9);
+    sl_draft_costs_age(&c); // one pass counts more than all before it, but no more than twice what was expected
+    sl_draft_costs_pass(&c, 5, 1000);
+    sl_draft_costs_line(&c, &fixed, &each);
+    CHECK(fixed + 5 * each > 7 && fixed + 5 * each <= 14 + 1e-9);
+    for (int i = 0; i < 400; i++) sl_draft_costs_pass(&c, 1 + i % 5, 3 + i % 5);
     sl_draft_costs_method(&c, 7, 300);
     CHECK(sl_draft_costs_of_method(&c, 7) == 0);
     for (int i = 0; i < 3; i++) sl_draft_costs_method(&c, 7, 0.5);
@@ -103,9 +110,78 @@ static void costs(void) {
     CHECK(sl_draft_costs_of_method(&c, 8) == 0);
 }
 
-static const test_case cases[] = {{"rows", NEEDS_NOTHING, rows},
-                                  {"checks", NEEDS_NOTHING, checks},
-                                  {"sums", NEEDS_NOTHING, sums},
-                                  {"costs", NEEDS_NOTHING, costs},
-                                  {0}};
+// ---- the choice ----
+
+enum { NONE = -1, SANTA_IS, STREAMING };
+static const char *const methods[] = {"santa-is:S=64", "streaming:window=1024"}; // of `auto`
+
+typedef struct chooser {
+    sl_session *session;
+    sl_sampler *sampler;
+    sl_drafter *drafter;
+} chooser;
+
+static uint64_t key_of(const char *attn) {
+    return sl_fnv1a(sl_fnv1a(SL_FNV1A_START, attn, strlen(attn)), "", 0);
+}
+
+// A pass takes `pass` ms and 0.01 for each row, and a draft ms[method].
+static void set_costs(sl_engine *e, double pass, const double ms[2]) {
+    e->draft_costs = (sl_draft_costs){0};
+    for (int i = 0; i < 40; i++) sl_draft_costs_pass(&e->draft_costs, 1 + i % 4, pass + 0.01 * (1 + i % 4));
+    for (int i = 0; i < 60; i++) sl_draft_costs_method(&e->draft_costs, key_of(methods[i % 2]), ms[i % 2]);
+}
+
+// The method that drafts the next pass: the pass measures its drafts, so the kept time of this method changes.
+static int next_method(const chooser *c) {
+    sl_engine *e = c->session->engine;
+    sl_draft_job job = {.drafter = c->drafter, .session = c->session, .sampler = c->sampler, .most = 8, .ids = {100}};
+    double before[2], after[2];
+    for (int i = 0; i < 2; i++) before[i] = sl_draft_costs_of_method(&e->draft_costs, key_of(methods[i]));
+    CHECK_OK(sl_engine_claim(e, &err), err);
+    CHECK_OK(sl_drafts_make(&job, 1, &err), err);
+    sl_engine_release(e);
+    for (int i = 0; i < 2; i++) after[i] = sl_draft_costs_of_method(&e->draft_costs, key_of(methods[i]));
+    CHECK_INT(job.n > 1, (before[0] != after[0]) + (before[1] != after[1]));
+    sl_draft_settle(&job, 0, 0);
+    return job.n == 1 ? NONE : before[0] != after[0] ? SANTA_IS : STREAMING;
+}
+
+// `auto` takes the method that makes more tokens in a millisecond, and none if no method promises a gain. Then it tries one
+// after 48, 96 and 192 passes.
+static void choice(void) {
+    model_fixture r =
+        model_fixture_load("models/tiny", "dense", (sl_engine_options){.n_ctx = 256, .n_draft = 8, .device = "cpu"});
+    chooser c = {.session = model_fixture_session(&r, 1)};
+    sl_sampling greedy = sl_sampling_default();
+    greedy.temp = 0;
+    int32_t ids[70];
+    for (int i = 0; i < 70; i++) ids[i] = 10 + i; // nothing occurs twice
+    CHECK_OK(sl_prefill(c.session, ids, 70, NULL, &err), err);
+    CHECK_OK(sl_sampler_new(&greedy, r.n_vocab, &c.sampler, &err), err);
+    CHECK_OK(sl_drafter_new(r.engine, "auto", &c.drafter, &err), err);
+    CHECK_OK(sl_drafter_begin(c.drafter, c.session, &err), err);
+    set_costs(r.engine, 10, (double[]){1, 5});
+    CHECK_INT(next_method(&c), SANTA_IS);
+    set_costs(r.engine, 10, (double[]){5, 1});
+    CHECK_INT(next_method(&c), STREAMING);
+    static const int pauses[] = {48, 96, 192, 192};
+    int tried[2] = {0};
+    for (int i = 0; i < 4; i++)
+        for (int pass = 1; pass <= pauses[i]; pass++) {
+            set_costs(r.engine, 1, (double[]){4, 4}); // longer than a pass
+            int method = next_method(&c);
+            CHECK_INT(method != NONE, pass == pauses[i]);
+            if (method != NONE) tried[method]++;
+        }
+    CHECK(tried[0] == 2 && tried[1] == 2);
+    set_costs(r.engine, 10, (double[]){1, 5});
+    CHECK_INT(next_method(&c), SANTA_IS);
+    sl_drafter_free(c.drafter), sl_sampler_free(c.sampler), sl_session_free(c.session);
+    model_fixture_close(&r);
+}
+
+static const test_case cases[] = {{"rows", NEEDS_NOTHING, rows},     {"checks", NEEDS_NOTHING, checks},
+                                  {"sums", NEEDS_NOTHING, sums},     {"costs", NEEDS_NOTHING, costs},
+                                  {"choice", NEEDS_NOTHING, choice}, {0}};
 const test_suite suite_draft_checks = {"draft_checks", cases};

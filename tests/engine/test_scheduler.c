@@ -229,7 +229,7 @@ static void random_jobs(int round) {
     CHECK_OK(
         sl_scheduler_new(e, &(sl_scheduler_options){.step_tokens = round ? 200 : 128, .no_prefixes = round == 2}, &s, &err),
         err);
-    if (round == 1) CHECK_OK(sl_scheduler_warm_up(s, &err), err);
+    if (round == 1) CHECK_OK(sl_scheduler_warm_up(s, 1, &err), err);
     for (int i = 0; i < JOBS;) {
         for (int n = test_below(4); n > 0 && i < JOBS; n--, i++) {
             jobs[i].of = &specs[i];
@@ -283,7 +283,7 @@ static void warm_up_on_gpu(void) {
     sl_engine *e = open_engine((sl_engine_options){.n_sequences = 5});
     sl_scheduler *s;
     CHECK_OK(sl_scheduler_new(e, NULL, &s, &err), err);
-    CHECK_OK(sl_scheduler_warm_up(s, &err), err);
+    CHECK_OK(sl_scheduler_warm_up(s, 1, &err), err);
     CHECK_INT(sl_cuda_of(e->device.backend)->n_graphs, 5);
     spec of = plain_spec(100, 4);
     sl_job *job = add(s, &of, NULL);
