@@ -323,6 +323,27 @@ struct select_params {
     sl_attn_cuda_stats *stats;
 };
 
+// Entries that a head selects at most, of n_entries entries of `unit` rows: `tokens` of quest, k of topk; topp has no such
+// limit.
+static inline int most_selected(const sl_attn_spec *spec, int n_entries, int unit) {
+    const char *budget = unit > 1 ? "tokens" : "k";
+    return sl_attn_has(spec, budget) ? min((int)sl_attn_get(spec, budget) / unit, n_entries) : n_entries;
+}
+
+// The selection of topk, topp and quest. stats: NULL if the selected rows are not yet the rows of V that a step reads.
+static inline select_params select_params_of(const sl_attn_spec *spec, const score_params &score, const row_lists &lists,
+                                             sl_attn_cuda_stats *stats) {
+    bool by_mass = sl_attn_has(spec, "p"), by_unit = lists.unit > 1;
+    return {.score = score,
+            .lists = lists,
+            .kind = by_mass   ? REACHING
+                    : by_unit ? LARGEST_UNITS
+                              : LARGEST,
+            .k = by_mass ? 0 : (int)sl_attn_get(spec, by_unit ? "tokens" : "k") / lists.unit,
+            .p = by_mass ? sl_attn_get(spec, "p") : 0,
+            .stats = stats};
+}
+
 // Word b of a mask of n entries that has all bits set.
 __device__ uint32_t all_entries(int n, int b) {
     return n - 32 * b >= 32 ? ~0u : (1u << n % 32) - 1;

@@ -1,0 +1,253 @@
+// attention/cuda/lists/joined.cu - `first+value` on CUDA: a sampler of the SANTA family draws rows of V from the exact
+// probabilities of the set of rows that topk, topp, streaming or quest takes.
+//
+// | kernel                                   | does                                                                          |
+// |------------------------------------------|-------------------------------------------------------------------------------|
+// | score_keys_kernel or score_bounds_kernel | the scores of the first method, as masses                                     |
+// | select_rows_kernel                       | the set of each query head, as bits                                           |
+// | store_set_kernel                         | masses of all rows, as score_keys.cuh stores them: 0 for rows outside the set |
+// | draw_set_kernel                          | draws from these masses, and sums the drawn rows of V (samplers.cuh)          |
+//
+// Streaming has only the last two: the positions of rows give its set. Rows keep their numbers of the cache, as on the CPU
+// (decode.c, select_rows). So a tile of the samplers has 256 rows of the cache, and equal stored masses give the rows that the
+// CPU draws.
+#include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/lists/joined.h"
+#include "attention/cuda/lists/score_bounds.cuh"
+#include "attention/cuda/lists/select_rows.cuh"
+#include "attention/cuda/santa/samplers.cuh"
+
+namespace {
+
+enum {
+    SET_WARPS = GROUP_MAX, // a warp finds the rows of one query head
+    SET_THREADS = 32 * SET_WARPS,
+    SPAN_BLOCKS = 32, // blocks of a thread block: a lane has one
+    // Thread blocks of draw_set_kernel for each multiprocessor. With IS_LONG each has its arrays in the workspace, for one on
+    // each multiprocessor (take_draw_arrays).
+    DRAWERS_PER_SM = IS_LONG ? 1 : 3,
+};
+
+struct set_params {
+    score_params score; // masses of rows
+    row_lists lists;    // of the first method; plan NULL: its set is the first `sink` and the last `window` rows
+    int sink, window;
+    bool reads_newest; // K of the newest page is already counted, because it has no page extra
+    sl_attn_cuda_stats *stats;
+};
+
+struct draw_set_params {
+    score_params score;
+    draw_params draw;
+    sampler kind;
+};
+
+// ---- the rows of a set ----
+
+// The lowest n bits; n may lie outside of 0 .. 32.
+__device__ uint32_t low_bits(int n) {
+    return n <= 0 ? 0 : n >= 32 ? ~0u : (1u << n) - 1;
+}
+
+// Bit i: row 32 block + i is in the set of query head `head`, counted over all sequences.
+__device__ uint32_t rows_of_set(const set_params &p, int head, int block, int n_kv) {
+    int left = n_kv - block * BLOCK; // rows of the sequence from the block on
+    if (!p.lists.plan) return low_bits(left) & (low_bits(p.sink - block * BLOCK) | ~low_bits(left - p.window));
+    const uint32_t *mask = p.lists.mask + (size_t)head * p.lists.mask_words;
+    if (p.lists.unit == 1) return __ldcg(mask + block);
+    uint32_t units = __ldcg(mask + block / UNIT) >> block % UNIT * 2; // two units in a block, 16 blocks in a word
+    return low_bits(left) & ((units & 1 ? 0xffffu : 0) | (units & 2 ? 0xffff0000u : 0));
+}
+
+// ---- masses of the set ----
+
+// The masses of one block of 32 rows, from their exact scores. rows: [GROUP_MAX][SPAN_BLOCKS] as rows_of_set; any: the rows
+// that a head of the group has. A lane reads rows of one unit of 16 only. If no head has a row of this unit, the lane reads the
+// other unit, which the warp reads anyway.
+template <int DIM>
+__device__ block_masses score_set(const set_params &p, const scorer<DIM> &a, const sl_row &row, int kv_head, int first,
+                                  const uint32_t rows[GROUP_MAX][SPAN_BLOCKS], uint32_t any) {
+    int lane = threadIdx.x % 32, upper = lane >= 16, page = __ldg(row.pages + first / SL_PAGE);
+    int from = first % SL_PAGE + (upper && !(any >> UNIT) ? -UNIT : !upper && !(any & 0xffff) ? (int)UNIT : 0);
+    float s[8];
+    a.scores(row_of_block<DIM>(p.score.k, (size_t)page * p.score.n_kv_heads + kv_head, 0) + from * stored_row<DIM>, s);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        uint32_t own = rows[lane % 4 * 2 + i % 2][first / BLOCK % SPAN_BLOCKS];
+        s[i] = own >> row_of_part(i / 2) & 1 ? s[i] * p.score.scale : -INFINITY;
+    }
+    return to_masses(s);
+}
+
+// The stored masses of a block, with 0 for rows outside of the set (sl_masses_keep).
+__device__ block_masses keep_set(const set_params &p, int seq_head, int first, const uint32_t rows[GROUP_MAX][SPAN_BLOCKS]) {
+    int g = threadIdx.x % 32 / 4, quarter = threadIdx.x % 4, block = first / BLOCK;
+    uint32_t own = rows[g][block % SPAN_BLOCKS] >> 8 * quarter, x[4] = {};
+    block_masses kept = {.w = make_uint4(0, 0, 0, 0), .mass = 0, .ref = REF_EMPTY};
+    if (g < p.score.group) {
+        size_t at = (size_t)seq_head * p.score.max_blocks + block;
+        kept.w = __ldcg((const uint4 *)(p.score.w + (at * p.score.group + g) * BLOCK) + quarter);
+        kept.ref = ref_of(__ldcg(p.score.mass + ((size_t)seq_head * p.score.group + g) * p.score.max_blocks + block));
+    }
+    const uint32_t pairs[4] = {kept.w.x, kept.w.y, kept.w.z, kept.w.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = pairs[i] & ((own >> 2 * i & 1 ? 0xffffu : 0) | (own >> 2 * i & 2 ? 0xffff0000u : 0));
+    kept.w = make_uint4(x[0], x[1], x[2], x[3]);
+    kept.mass = mass_of_block(kept.w);
+    uint32_t left = x[0] | x[1] | x[2] | x[3];
+    left |= __shfl_xor_sync(~0u, left, 1);
+    left |= __shfl_xor_sync(~0u, left, 2);
+    if (!left) kept.ref = REF_EMPTY;
+    return kept;
+}
+
+// Stores the masses of all rows of a sequence for each query head of a group: of exact scores (SCORES), or the masses that
+// score_keys_kernel has stored, without the rows outside of the set. It also sets the counters `done` and `top` for the drawers
+// (draw_rows.cuh). A head whose scores of the first method are beyond stored masses gets a reference that is beyond them too,
+// so that it attends exactly.
+//
+// Grid: (spans of 1,024 rows; sequences x KV heads). A warp has every eighth block of the span that has a row of the set.
+// Bytes: with SCORES, K of the units of 16 rows that have a row of the set, once for the group; 1/4 byte of block masses for
+// each row and query head, and 2 bytes of row masses for each row of a block with a row of the set.
+// Order of reduction: as in score_keys.cuh.
+template <int DIM, bool SCORES> __global__ void __launch_bounds__(SET_THREADS, 2) store_set_kernel(const set_params p) {
+    __shared__ uint32_t rows[GROUP_MAX][SPAN_BLOCKS];
+    sl_start_next();
+    sl_wait_previous();
+    int seq_head = blockIdx.y, kv_head = seq_head % p.score.n_kv_heads, group = p.score.group;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.x * SPAN_BLOCKS + lane,
+        head = seq_head * group + warp;
+    const sl_row row = p.score.rows[seq_head / p.score.n_kv_heads];
+    int n_kv = row.position + 1, n_blocks = ceil_div(n_kv, BLOCK), top = REF_EMPTY, n_read = 0;
+    if ((int)blockIdx.x * SPAN_BLOCKS >= n_blocks) return;
+    rows[warp][lane] = warp < group && block < n_blocks ? rows_of_set(p, head, block, n_kv) : 0;
+    if (blockIdx.x == 0 && threadIdx.x == 0) p.score.done[seq_head] = done_target(CONSUMER_WARPS, n_kv);
+    if (blockIdx.x == 0 && lane == 0 && warp < group && p.lists.plan && is_beyond(p.lists.plan[head].top))
+        atomicMax(p.score.top + head, SL_REF_INVALID - REF_EMPTY);
+    __syncthreads();
+    uint32_t any = 0;
+#pragma unroll
+    for (int h = 0; h < GROUP_MAX; h++) any |= rows[h][lane];
+    if (!any && warp < group && block < n_blocks)
+        store_result(p.score, p.score.mass + (size_t)head * p.score.max_blocks + block, (uint64_t)MASS_EMPTY);
+    scorer<DIM> a;
+    if (SCORES) a.begin((const char *)(p.score.q + (size_t)seq_head * group * DIM), group);
+    uint32_t chosen = __ballot_sync(~0u, any != 0);
+    for (int i = 0; chosen; chosen &= chosen - 1, i++) {
+        if (i % SET_WARPS != warp) continue;
+        int at = __ffs(chosen) - 1, first = (blockIdx.x * SPAN_BLOCKS + at) * BLOCK;
+        uint32_t read = __shfl_sync(~0u, any, at);
+        block_masses x;
+        if constexpr (SCORES)
+            x = score_set<DIM>(p, a, row, kv_head, first, rows, read);
+        else
+            x = keep_set(p, seq_head, first, rows);
+        top = max(top, store_block(p.score, seq_head, first, x));
+        if (!p.reads_newest || first / SL_PAGE < (n_kv - 1) / SL_PAGE) n_read += __popc(read);
+    }
+    if (lane % 4 == 0 && lane / 4 < group) atomicMax(p.score.top + seq_head * group + lane / 4, top - REF_EMPTY);
+    if (!SCORES || !p.stats || n_read == 0 || lane > 0) return;
+    atomicAdd(&p.stats->k_rows, (unsigned long long)n_read);
+    atomicAdd(&p.stats->bytes, (unsigned long long)n_read * counted_row(DIM));
+}
+
+// ---- draws ----
+
+// out = sum_m v_(row m) / S over rows drawn from the stored masses; santa-flash: as in santa.cu.
+//
+// Grid: up to DRAWERS_PER_SM thread blocks for each multiprocessor, which take parts of query heads in turn. `done` is already
+// complete, so no drawer waits.
+// Bytes: the block masses of all rows and the row masses of drawn blocks, from the L2 cache, and the drawn rows of V.
+// Order of reduction: as in santa.cu.
+template <int DIM> __global__ void __launch_bounds__(DRAW_THREADS, DRAWERS_PER_SM) draw_set_kernel(const draw_set_params p) {
+    __shared__ __align__(16) draw_space space;
+    int thread = threadIdx.x;
+    sl_start_next();
+    draw_all(p.score, p.draw, &space, thread, sampler_drawer<DIM, draw_set_params>{p, &space, thread});
+}
+
+// ---- launch ----
+
+// The set of a specification: a property of its first method.
+bool has_units(const sl_attn_spec *spec) { // quest
+    return sl_attn_has(spec, "tokens");
+}
+bool has_window(const sl_attn_spec *spec) { // streaming
+    return sl_attn_has(spec, "window");
+}
+
+// bounds: of quest.
+size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, set_params *set,
+               draw_params *draw, score_params *bounds) {
+    int n_heads = n_seqs * geom->n_heads, unit = has_units(spec) ? (int)UNIT : 1, n_entries = ceil_div(n_kv, unit);
+    arena a = after_counters(ws);
+    take_masses(&a, &set->score, geom, n_seqs, n_kv);
+    take_draw_arrays(&a, draw, geom, n_seqs, (int)sl_attn_get(spec, "S"));
+    if (has_units(spec)) take_masses(&a, bounds, geom, n_seqs, n_entries);
+    if (!has_window(spec)) set->lists = take_lists(&a, n_heads, most_selected(spec, n_entries, unit), n_entries, unit);
+    return bytes_taken(a, ws);
+}
+
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    if (!IS_LONG && n_kv > ROWS_MAX) return sl_joined_long_cuda_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
+    set_params set = {};
+    draw_params draw;
+    score_params bounds;
+    return lay_out(geom, spec, n_seqs, n_kv, NULL, &set, &draw, &bounds);
+}
+
+// Stores the masses of the set. bounds: as in lay_out, of quest.
+template <int DIM> void launch_set(const sl_attn_cuda_decode_args *a, const set_params &set, const bounds_params &bounds) {
+    int n_heads = a->n_seqs * a->geom->n_heads;
+    dim3 grid(ceil_div(set.score.max_blocks, SPAN_BLOCKS), a->n_seqs * a->geom->n_kv_heads);
+    if (has_units(a->spec))
+        launch_bounds<DIM>(bounds, a->stream);
+    else if (!has_window(a->spec))
+        launch_score<DIM>(set.score, a->stream);
+    if (!has_window(a->spec))
+        launch_select(select_params_of(a->spec, has_units(a->spec) ? bounds.score : set.score, set.lists, NULL), n_heads,
+                      a->stream);
+    bool scores = has_units(a->spec) || has_window(a->spec);
+    sl_launch(scores ? store_set_kernel<DIM, true> : store_set_kernel<DIM, false>, grid, dim3(SET_THREADS), 0, a->stream, set);
+}
+
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
+    int S = (int)sl_attn_get(a->spec, "S");
+    bounds_params bounds = {};
+    set_params set = {.score = score_params_of<DIM>(a),
+                      .lists = {},
+                      .sink = 0,
+                      .window = 0,
+                      .reads_newest = has_units(a->spec),
+                      .stats = a->stats};
+    draw_set_params p = {.score = {}, .draw = draw_params_of(a, S), .kind = INDEPENDENT};
+    if (has_units(a->spec)) bounds = bounds_params_of<DIM>(a);
+    if (has_window(a->spec)) set.sink = (int)sl_attn_get(a->spec, "sink"), set.window = (int)sl_attn_get(a->spec, "window");
+    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &set, &p.draw, &bounds.score);
+    set.score.n_discarded = 0; // most row masses are never written
+    p.score = set.score;
+    SL_CHECK(sampler_of(a->spec->plus, &p.kind) && a->max_kv <= ROWS_MAX);
+    launch_set<DIM>(a, set, bounds);
+    int n_parts = a->n_seqs * a->geom->n_heads * p.draw.parts, most = DRAWERS_PER_SM * sl_multiprocessors();
+    sl_launch(draw_set_kernel<DIM>, dim3(min(n_parts, most)), dim3(DRAW_THREADS), 0, a->stream, p);
+}
+
+void decode(const sl_attn_cuda_decode_args *args) {
+    if (!IS_LONG && args->max_kv > ROWS_MAX) return sl_joined_long_cuda_ops.decode(args);
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
+}
+
+} // namespace
+
+const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_joined) = {.workspace = workspace,
+                                                      .decode = decode,
+                                                      .needs = NULL,
+                                                      .state = NULL,
+                                                      .max_rows = SL_CUDA_LONG_ROWS,
+                                                      .account = NULL,
+                                                      .prefill = NULL,
+                                                      .supports = NULL,
+                                                      .mask = NULL,
+                                                      .mask_workspace = NULL,
+                                                      .offloaded = NULL,
+                                                      .bytes = NULL};
