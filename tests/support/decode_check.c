@@ -675,7 +675,9 @@ static char *take_sets(ref_cache *c, const char *attn, uint32_t seed, int least_
     r.set = calloc((size_t)c->n_seqs * c->geom.n_heads, r.max_kv);
     for (int i = 0; i < c->n_seqs * c->geom.n_heads; i++) {
         drawn_head h = draw_head(&r, i / c->geom.n_heads, i % c->geom.n_heads);
+        int takes_all = r.n_stored && sl_masses_out_of_range(&h.masses); // the head attends exactly
         for (int k = 0; k < h.draws.n; k++) r.set[(size_t)i * r.max_kv + h.draws.row[k]] = 1;
+        if (takes_all) memset(r.set + (size_t)i * r.max_kv, 1, c->seqs[i / c->geom.n_heads].n_tokens);
         drawn_head_free(&h);
     }
     char *set = r.set;
