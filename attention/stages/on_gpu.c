@@ -3,19 +3,14 @@
 
 #ifdef SLEIGH_CUDA
 
-// 1: a GPU has kernels of a method with the samplers of the SANTA family as the second one: bernoulli.cu, joined.cu.
-static int can_be_first(const sl_composition *c) {
-    return c->propose == &sl_propose_bernoulli || c->propose == &sl_propose_bernoulli_group || c->draw == &sl_draw_top_k ||
-           c->draw == &sl_draw_top_p || c->draw == &sl_draw_window || c->draw == &sl_draw_top_units;
-}
-
 int sl_attn_on_gpu(const sl_attn_spec *spec) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     if (!ops || !ops->decode || (ops->supports && ops->supports(spec, NULL)) || sl_budget_is_by_variance(spec) ||
         sl_tile_of(spec) != SL_TILE)
         return 0;
     if (!spec->plus) return 1;
-    return can_be_first(spec->method->stages) && spec->plus->cuda && spec->plus->stages->draw->sampler;
+    // joined.cu and bernoulli.cu have the samplers of the SANTA family after every first method but saap and saap-kmeans.
+    return spec->method->stages->draw != &sl_draw_visited && spec->plus->cuda && spec->plus->stages->draw->sampler;
 }
 
 // 1: the kernels of a table of the method (offloaded, bytes) offer a specification that its other kernels offer too. NULL: the

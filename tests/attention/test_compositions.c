@@ -290,12 +290,10 @@ static void specifications(void) {
     CHECK_INT(sl_attn_get(&spec, "S"), 64);
     CHECK_INT(sl_attn_mean_of(&spec), SL_MEAN_BIASED);
     static const char *const cpu_only[] = {"quest+santa-pps",
-                                           "quest:sink=16+santa-prop",
                                            "topk+santa-sys:budget=variance",
                                            "streaming+santa-prop:tile=64",
                                            "saap+santa-sys",
-                                           "dense-q+santa-prop",
-                                           "quest:sink=16",
+                                           "dense-q+santa-pps",
                                            "santa-prop:tile=64",
                                            "santa-flash:tile=512",
                                            "vattention:predictor=hash",

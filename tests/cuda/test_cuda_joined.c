@@ -14,7 +14,8 @@ static const char *const specs[] = {
     "topk:k=300+santa-sys:S=64",
     "topp:p=0.8+santa:S=50",
     "streaming:sink=4:window=300+santa-flash:S=200",
-    "quest:tokens=96+santa-strat:S=600", // in parts; more draws than rows
+    "dense-q:bits=4+santa-prop:S=128",
+    "quest:tokens=96:sink=40+santa-strat:S=600", // in parts; more draws than rows
 };
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
@@ -24,14 +25,14 @@ static void lengths(void) {
     static const double scales[] = {0, 1, 4};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int k = 0; k < N_SPECS; k++)
-            if (all[i] < 30000 || k < 4) fixture_try(specs[k], 8, 2, 128, 1, &all[i], scales[(i + k) % 3]);
+            if (all[i] < 30000 || k < N_SPECS - 1) fixture_try(specs[k], 8, 2, 128, 1, &all[i], scales[(i + k) % 3]);
 }
 
 static void shapes(void) {
     static const int dims[] = {64, 80, 96, 128}, lengths[] = {700, 1, 2049};
     for (int d = 0; d < 4; d++)
         for (int group = 1; group <= 8; group++)
-            for (int k = 0; k < 4; k++) fixture_try(specs[k], 2 * group, 2, dims[d], 3, lengths, 2);
+            for (int k = 0; k < N_SPECS - 1; k++) fixture_try(specs[k], 2 * group, 2, dims[d], 3, lengths, 2);
 }
 
 // Sets of one row up to more rows than there are, and more draws than a set has rows.
@@ -111,6 +112,25 @@ static void rows_outside(void) {
     }
     ref_cache_free(&c);
 }
+
+// dense-q reads no key exactly but those of the newest page.
+static void quantised_keys(void) {
+    static const char *const attn[] = {"dense-q:bits=8+santa:S=128", "dense-q:bits=4+santa-sys:S=600",
+                                       "dense-q:bits=3+santa-flash:S=64"};
+    static const int lengths[] = {5000, 1, 257};
+    ref_cache c = ref_cache_new(6, 2, 64, 3, lengths, 2, test_seed);
+    for (int i = 0; i < 3; i++) {
+        decode_fixture r = fixture_new(&c, attn[i], 5);
+        sl_attn_stats cpu = ref_decode(&c, attn[i], 0, 3, 5, FIXTURE_LAYER);
+        fixture_launch(&r);
+        fixture_check_masses(&r);
+        fixture_check(&r);
+        CHECK_INT(r.stats.k_rows, cpu.k_rows);
+        CHECK_INT(r.stats.samples, cpu.samples);
+        fixture_free(&r);
+    }
+    ref_cache_free(&c);
+}
 #endif
 
 static const test_case cases[] = {
@@ -120,6 +140,7 @@ static const test_case cases[] = {
     GPU_CASE("ragged-batch", ragged_batch),
     GPU_CASE("whole-set", whole_set),
     GPU_CASE("rows-outside", rows_outside),
+    GPU_CASE("quantised-keys", quantised_keys),
     {0},
 };
 const test_suite suite_cuda_joined = {"cuda_joined", cases};

@@ -1,20 +1,22 @@
 // attention/cuda/lists/joined.cu - `first+value` on CUDA: a sampler of the SANTA family draws rows of V from the exact
-// probabilities of the set of rows that topk, topp, streaming or quest takes.
+// probabilities of the set of rows that topk, topp, streaming or quest takes, or from the probabilities that dense-q estimates.
+// (bernoulli.cu has the joins of its methods.)
 //
-// | kernel                                   | does                                                                          |
-// |------------------------------------------|-------------------------------------------------------------------------------|
-// | score_keys_kernel or score_bounds_kernel | the scores of the first method, as masses                                     |
-// | select_rows_kernel                       | the set of each query head, as bits                                           |
-// | store_set_kernel                         | masses of all rows, as score_keys.cuh stores them: 0 for rows outside the set |
-// | draw_set_kernel                          | draws from these masses, and sums the drawn rows of V (samplers.cuh)          |
+// | kernel                              | first method        | does |
+// |-------------------------------------|---------------------|---------------------------------------------------------------------|
+// | that of the first method's scores   | all but streaming   | scores, as masses | | select_rows_kernel                  |
+// topk, topp, quest   | the set of each query head, as bits                                 | | store_set_kernel | all | masses
+// of all rows, as score_keys.cuh stores them: 0 outside the set | | draw_set_kernel                     | all                 |
+// draws from these masses, and sums the drawn rows of V (samplers.cuh) |
 //
-// Streaming has only the last two: the positions of rows give its set. Rows keep their numbers of the cache, as on the CPU
-// (decode.c, select_rows). So a tile of the samplers has 256 rows of the cache, and equal stored masses give the rows that the
-// CPU draws.
+// The positions of rows give the set of streaming. Rows keep their numbers of the cache, as on the CPU (decode.c, select_rows).
+// So a tile of the samplers has 256 rows of the cache, and equal stored masses give the rows that the CPU draws. The naive
+// versions are in tests/cuda/naive.h: naive_score, naive_reference and naive_mass over the rows of the set.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/lists/joined.h"
 #include "attention/cuda/lists/score_bounds.cuh"
 #include "attention/cuda/lists/select_rows.cuh"
+#include "attention/cuda/quantised/quantised_scores.h"
 #include "attention/cuda/santa/samplers.cuh"
 
 namespace {
@@ -26,6 +28,13 @@ enum {
     // Thread blocks of draw_set_kernel for each multiprocessor. With IS_LONG each has its arrays in the workspace, for one on
     // each multiprocessor (take_draw_arrays).
     DRAWERS_PER_SM = IS_LONG ? 1 : 3,
+};
+
+// The masses that store_set_kernel finds or makes.
+enum set_masses {
+    SCORED, // of exact scores of the set (quest, streaming)
+    KEPT,   // of all keys; those outside of the set become 0 (topk, topp)
+    ALL,    // of all rows, and the set is all rows (dense-q)
 };
 
 struct set_params {
@@ -101,29 +110,46 @@ __device__ block_masses keep_set(const set_params &p, int seq_head, int first, c
     return kept;
 }
 
-// Stores the masses of all rows of a sequence for each query head of a group: of exact scores (SCORES), or the masses that
-// score_keys_kernel has stored, without the rows outside of the set. It also sets the counters `done` and `top` for the drawers
-// (draw_rows.cuh). A head whose scores of the first method are beyond stored masses gets a reference that is beyond them too,
-// so that it attends exactly.
+// The counters `done` and `top` of a seq_head say to the drawers that all masses are stored, and the largest reference of each
+// head (draw_rows.cuh). One thread of each head's warp in the first span sets what the spans do not know. A head whose scores
+// of the first method are beyond stored masses gets a reference that is beyond them too, so that it attends exactly.
+__device__ void count_stored(const set_params &p, int seq_head, int head, int n_kv) {
+    if (threadIdx.x == 0) p.score.done[seq_head] = done_target(CONSUMER_WARPS, n_kv);
+    if (p.lists.plan && is_beyond(p.lists.plan[head].top)) atomicMax(p.score.top + head, SL_REF_INVALID - REF_EMPTY);
+}
+
+// The largest reference of a span of blocks, for masses that are already those of the set.
+__device__ void find_top(const set_params &p, int head, int block, int n_blocks) {
+    const uint64_t *mass = p.score.mass + (size_t)head * p.score.max_blocks;
+    int top = __reduce_max_sync(~0u, block < n_blocks ? ref_of(__ldcg(mass + block)) : (int)REF_EMPTY);
+    if (threadIdx.x % 32 == 0) atomicMax(p.score.top + head, top - REF_EMPTY);
+}
+
+// Stores the masses of all rows of a sequence for each query head of a group, as FOUND says, and sets the counters for the
+// drawers.
 //
 // Grid: (spans of 1,024 rows; sequences x KV heads). A warp has every eighth block of the span that has a row of the set.
-// Bytes: with SCORES, K of the units of 16 rows that have a row of the set, once for the group; 1/4 byte of block masses for
-// each row and query head, and 2 bytes of row masses for each row of a block with a row of the set.
+// Preconditions: the counters `done` and `top` are 0.
+// Bytes: with SCORED, K of the units of 16 rows that have a row of the set, once for the group. 1/4 byte of block masses for
+// each row and query head, and, but for ALL, 2 bytes of row masses for each row of a block with a row of the set.
 // Order of reduction: as in score_keys.cuh.
-template <int DIM, bool SCORES> __global__ void __launch_bounds__(SET_THREADS, 2) store_set_kernel(const set_params p) {
+template <int DIM, set_masses FOUND> __global__ void __launch_bounds__(SET_THREADS, 2) store_set_kernel(const set_params p) {
     __shared__ uint32_t rows[GROUP_MAX][SPAN_BLOCKS];
     sl_start_next();
     sl_wait_previous();
     int seq_head = blockIdx.y, kv_head = seq_head % p.score.n_kv_heads, group = p.score.group;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.x * SPAN_BLOCKS + lane,
-        head = seq_head * group + warp;
+        head = seq_head * group + warp; // of the warp, if warp < group
     const sl_row row = p.score.rows[seq_head / p.score.n_kv_heads];
     int n_kv = row.position + 1, n_blocks = ceil_div(n_kv, BLOCK), top = REF_EMPTY, n_read = 0;
     if ((int)blockIdx.x * SPAN_BLOCKS >= n_blocks) return;
+    if (blockIdx.x == 0 && lane == 0 && warp < group) count_stored(p, seq_head, head, n_kv);
+    if constexpr (FOUND == ALL) {
+        if (blockIdx.x + blockIdx.y + threadIdx.x == 0) *p.score.next_item = 0; // quantised_scores.h
+        if (warp < group) find_top(p, head, block, n_blocks);
+        return;
+    }
     rows[warp][lane] = warp < group && block < n_blocks ? rows_of_set(p, head, block, n_kv) : 0;
-    if (blockIdx.x == 0 && threadIdx.x == 0) p.score.done[seq_head] = done_target(CONSUMER_WARPS, n_kv);
-    if (blockIdx.x == 0 && lane == 0 && warp < group && p.lists.plan && is_beyond(p.lists.plan[head].top))
-        atomicMax(p.score.top + head, SL_REF_INVALID - REF_EMPTY);
     __syncthreads();
     uint32_t any = 0;
 #pragma unroll
@@ -131,14 +157,14 @@ template <int DIM, bool SCORES> __global__ void __launch_bounds__(SET_THREADS, 2
     if (!any && warp < group && block < n_blocks)
         store_result(p.score, p.score.mass + (size_t)head * p.score.max_blocks + block, (uint64_t)MASS_EMPTY);
     scorer<DIM> a;
-    if (SCORES) a.begin((const char *)(p.score.q + (size_t)seq_head * group * DIM), group);
+    if (FOUND == SCORED) a.begin((const char *)(p.score.q + (size_t)seq_head * group * DIM), group);
     uint32_t chosen = __ballot_sync(~0u, any != 0);
     for (int i = 0; chosen; chosen &= chosen - 1, i++) {
         if (i % SET_WARPS != warp) continue;
         int at = __ffs(chosen) - 1, first = (blockIdx.x * SPAN_BLOCKS + at) * BLOCK;
         uint32_t read = __shfl_sync(~0u, any, at);
         block_masses x;
-        if constexpr (SCORES)
+        if constexpr (FOUND == SCORED)
             x = score_set<DIM>(p, a, row, kv_head, first, rows, read);
         else
             x = keep_set(p, seq_head, first, rows);
@@ -146,7 +172,7 @@ template <int DIM, bool SCORES> __global__ void __launch_bounds__(SET_THREADS, 2
         if (!p.reads_newest || first / SL_PAGE < (n_kv - 1) / SL_PAGE) n_read += __popc(read);
     }
     if (lane % 4 == 0 && lane / 4 < group) atomicMax(p.score.top + seq_head * group + lane / 4, top - REF_EMPTY);
-    if (!SCORES || !p.stats || n_read == 0 || lane > 0) return;
+    if (FOUND != SCORED || !p.stats || n_read == 0 || lane > 0) return;
     atomicAdd(&p.stats->k_rows, (unsigned long long)n_read);
     atomicAdd(&p.stats->bytes, (unsigned long long)n_read * counted_row(DIM));
 }
@@ -168,68 +194,71 @@ template <int DIM> __global__ void __launch_bounds__(DRAW_THREADS, DRAWERS_PER_S
 
 // ---- launch ----
 
-// The set of a specification: a property of its first method.
-bool has_units(const sl_attn_spec *spec) { // quest
-    return sl_attn_has(spec, "tokens");
-}
-bool has_window(const sl_attn_spec *spec) { // streaming
-    return sl_attn_has(spec, "window");
+enum first_method { KEYS, UNITS, POSITIONS, QUANTISED }; // topk and topp; quest; streaming; dense-q
+
+first_method first_of(const sl_attn_spec *spec) {
+    return sl_attn_has(spec, "tokens")   ? UNITS
+           : sl_attn_has(spec, "window") ? POSITIONS
+           : sl_attn_has(spec, "bits")   ? QUANTISED
+                                         : KEYS;
 }
 
-// bounds: of quest.
-size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, set_params *set,
-               draw_params *draw, score_params *bounds) {
-    int n_heads = n_seqs * geom->n_heads, unit = has_units(spec) ? (int)UNIT : 1, n_entries = ceil_div(n_kv, unit);
+// The parameters of the kernels of a join. bounds: of quest.
+struct join_params {
+    set_params set;
+    draw_set_params draw;
+    bounds_params bounds;
+};
+
+size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, join_params *p) {
+    first_method first = first_of(spec);
+    int n_heads = n_seqs * geom->n_heads, unit = first == UNITS ? (int)UNIT : 1, n_entries = ceil_div(n_kv, unit);
     arena a = after_counters(ws);
-    take_masses(&a, &set->score, geom, n_seqs, n_kv);
-    take_draw_arrays(&a, draw, geom, n_seqs, (int)sl_attn_get(spec, "S"));
-    if (has_units(spec)) take_masses(&a, bounds, geom, n_seqs, n_entries);
-    if (!has_window(spec)) set->lists = take_lists(&a, n_heads, most_selected(spec, n_entries, unit), n_entries, unit);
+    take_masses(&a, &p->set.score, geom, n_seqs, n_kv);
+    take_draw_arrays(&a, &p->draw.draw, geom, n_seqs, (int)sl_attn_get(spec, "S"));
+    if (first == UNITS) take_masses(&a, &p->bounds.score, geom, n_seqs, n_entries);
+    if (first == UNITS || first == KEYS)
+        p->set.lists = take_lists(&a, n_heads, most_selected(spec, n_entries, unit), n_entries, unit);
     return bytes_taken(a, ws);
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     if (!IS_LONG && n_kv > ROWS_MAX) return sl_joined_long_cuda_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
-    set_params set = {};
-    draw_params draw;
-    score_params bounds;
-    return lay_out(geom, spec, n_seqs, n_kv, NULL, &set, &draw, &bounds);
+    join_params p = {};
+    return lay_out(geom, spec, n_seqs, n_kv, NULL, &p);
 }
 
-// Stores the masses of the set. bounds: as in lay_out, of quest.
-template <int DIM> void launch_set(const sl_attn_cuda_decode_args *a, const set_params &set, const bounds_params &bounds) {
-    int n_heads = a->n_seqs * a->geom->n_heads;
-    dim3 grid(ceil_div(set.score.max_blocks, SPAN_BLOCKS), a->n_seqs * a->geom->n_kv_heads);
-    if (has_units(a->spec))
-        launch_bounds<DIM>(bounds, a->stream);
-    else if (!has_window(a->spec))
-        launch_score<DIM>(set.score, a->stream);
-    if (!has_window(a->spec))
-        launch_select(select_params_of(a->spec, has_units(a->spec) ? bounds.score : set.score, set.lists, NULL), n_heads,
-                      a->stream);
-    bool scores = has_units(a->spec) || has_window(a->spec);
-    sl_launch(scores ? store_set_kernel<DIM, true> : store_set_kernel<DIM, false>, grid, dim3(SET_THREADS), 0, a->stream, set);
+template <int DIM> join_params params_of(const sl_attn_cuda_decode_args *a) {
+    first_method first = first_of(a->spec);
+    join_params p = {};
+    p.set.score = score_params_of<DIM>(a), p.set.stats = a->stats, p.set.reads_newest = first == UNITS;
+    if (first == POSITIONS) p.set.sink = (int)sl_attn_get(a->spec, "sink"), p.set.window = (int)sl_attn_get(a->spec, "window");
+    if (first == UNITS) p.bounds = bounds_params_of<DIM>(a);
+    p.draw.draw = draw_params_of(a, (int)sl_attn_get(a->spec, "S"));
+    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
+    p.set.score.n_discarded = 0; // most row masses of a set are never written
+    p.draw.score = p.set.score;
+    SL_CHECK(sampler_of(a->spec->plus, &p.draw.kind) && a->max_kv <= ROWS_MAX);
+    return p;
 }
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
-    int S = (int)sl_attn_get(a->spec, "S");
-    bounds_params bounds = {};
-    set_params set = {.score = score_params_of<DIM>(a),
-                      .lists = {},
-                      .sink = 0,
-                      .window = 0,
-                      .reads_newest = has_units(a->spec),
-                      .stats = a->stats};
-    draw_set_params p = {.score = {}, .draw = draw_params_of(a, S), .kind = INDEPENDENT};
-    if (has_units(a->spec)) bounds = bounds_params_of<DIM>(a);
-    if (has_window(a->spec)) set.sink = (int)sl_attn_get(a->spec, "sink"), set.window = (int)sl_attn_get(a->spec, "window");
-    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &set, &p.draw, &bounds.score);
-    set.score.n_discarded = 0; // most row masses are never written
-    p.score = set.score;
-    SL_CHECK(sampler_of(a->spec->plus, &p.kind) && a->max_kv <= ROWS_MAX);
-    launch_set<DIM>(a, set, bounds);
-    int n_parts = a->n_seqs * a->geom->n_heads * p.draw.parts, most = DRAWERS_PER_SM * sl_multiprocessors();
-    sl_launch(draw_set_kernel<DIM>, dim3(min(n_parts, most)), dim3(DRAW_THREADS), 0, a->stream, p);
+    first_method first = first_of(a->spec);
+    const join_params p = params_of<DIM>(a);
+    int n_heads = a->n_seqs * a->geom->n_heads, n_parts = n_heads * p.draw.draw.parts;
+    auto store_set = first == KEYS        ? store_set_kernel<DIM, KEPT>
+                     : first == QUANTISED ? store_set_kernel<DIM, ALL>
+                                          : store_set_kernel<DIM, SCORED>;
+    if (first == UNITS) launch_bounds<DIM>(p.bounds, a->stream);
+    if (first == KEYS) launch_score<DIM>(p.set.score, a->stream);
+    if (first == QUANTISED) sl_cuda_store_quantised_masses(a, p.set.score.mass, p.set.score.w);
+    if (p.set.lists.plan)
+        launch_select(select_params_of(a->spec, first == UNITS ? p.bounds.score : p.set.score, p.set.lists, NULL), n_heads,
+                      a->stream);
+    sl_launch(store_set, dim3(ceil_div(p.set.score.max_blocks, SPAN_BLOCKS), a->n_seqs * a->geom->n_kv_heads),
+              dim3(SET_THREADS), 0, a->stream, p.set);
+    sl_launch(draw_set_kernel<DIM>, dim3(min(n_parts, DRAWERS_PER_SM * sl_multiprocessors())), dim3(DRAW_THREADS), 0, a->stream,
+              p.draw);
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {

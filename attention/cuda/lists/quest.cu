@@ -60,12 +60,6 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
     return 1;
 }
 
-int supports(const sl_attn_spec *spec, sl_error *err) {
-    if (sl_attn_get(spec, "sink") == 0) return 0;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} quest: {sink} %g: not offered on a GPU; expected {sink} 0, or {device} cpu",
-                   sl_attn_get(spec, "sink"));
-}
-
 // Counts the bounds, and the keys of the newest page. The kernels count the other reads, also those of a join.
 void account_bounds(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
     sl_cuda_account_bounds(geom, counted_row(geom->head_dim), n_kv, stats);
@@ -87,7 +81,7 @@ const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_quest) = {.workspace = workspace,
                                                      .max_rows = 0,
                                                      .account = account_bounds,
                                                      .prefill = NULL,
-                                                     .supports = supports,
+                                                     .supports = NULL,
                                                      .mask = NULL,
                                                      .mask_workspace = NULL,
                                                      .offloaded = OFFLOADED_OPS,
