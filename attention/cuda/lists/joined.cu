@@ -2,12 +2,12 @@
 // probabilities of the set of rows that topk, topp, streaming or quest takes, or from the probabilities that dense-q estimates.
 // (bernoulli.cu has the joins of its methods.)
 //
-// | kernel                       | first method      | does |
-// |------------------------------|-------------------|-------------------------------------------------------------------------|
-// | of the first method's scores | all but streaming | stores scores as masses | | select_rows_kernel           | topk, topp,
-// quest | writes the set of each query head, as bits                              | | store_set_kernel             | all |
-// stores masses of all rows, as score_keys.cuh does: 0 outside of the set | | draw_set_kernel              | all | draws from
-// these masses, and sums the drawn rows of V (samplers.cuh)    |
+// | kernel                       | first method      | does                                                       |
+// |------------------------------|-------------------|------------------------------------------------------------|
+// | of the first method's scores | all but streaming | stores scores as masses                                    |
+// | select_rows_kernel           | topk, topp, quest | writes the set of each query head, as bits                 |
+// | store_set_kernel             | all               | stores masses as score_keys.cuh does, 0 outside of the set |
+// | draw_set_kernel              | all               | draws from them, and sums the rows of V (samplers.cuh)     |
 //
 // The positions of rows give the set of streaming. Rows keep their numbers of the cache, as on the CPU (decode.c, select_rows).
 // So a tile of the samplers has 256 rows of the cache, and equal stored masses give the rows that the CPU draws. The naive
