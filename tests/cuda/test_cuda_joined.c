@@ -6,6 +6,7 @@
 #ifdef SLEIGH_CUDA
 #include "tests/support/decode_check.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +41,7 @@ static void budgets(void) {
     static const char *const sets[] = {"topk:k=1",
                                        "topk:k=2999",
                                        "topk:k=5000",
-                                       "topp:p=0",
+                                       "topp:p=0.0001",
                                        "topp:p=1",
                                        "quest:tokens=16",
                                        "quest:tokens=31",
@@ -92,6 +93,22 @@ static void whole_set(void) {
     ref_cache_free(&c);
 }
 
+// A set without rows has no masses, so every head attends to all rows exactly, as on the CPU.
+static void empty_set(void) {
+    static const char attn[] = "topp:p=0+santa-prop:S=100";
+    static const int lengths[] = {3000, 40};
+    enum { HEADS = 4, DIM = 64, N = 2 };
+    ref_cache c = ref_cache_new(HEADS, 2, DIM, N, lengths, 1.5, test_seed);
+    decode_fixture r = fixture_new(&c, attn, 5);
+    sl_attn_stats cpu = ref_decode(&c, attn, 0, N, 5, FIXTURE_LAYER);
+    fixture_launch(&r);
+    CHECK_INT(cpu.fallbacks, N * HEADS);
+    CHECK_INT(r.stats.fallbacks, N * HEADS);
+    for (int i = 0; i < N * HEADS * DIM; i++) CHECK_NEAR(sl_bf16_to_f32(r.out[i]), c.out[i], 0x1p-7 * fabs(c.out[i]) + 1e-4);
+    fixture_free(&r);
+    ref_cache_free(&c);
+}
+
 // Keys and values of rows outside of the set of every head have no effect, even if they are NaN. Streaming does not look at
 // keys to take its set.
 static void rows_outside(void) {
@@ -139,6 +156,7 @@ static const test_case cases[] = {
     GPU_CASE("budgets", budgets),
     GPU_CASE("ragged-batch", ragged_batch),
     GPU_CASE("whole-set", whole_set),
+    GPU_CASE("empty-set", empty_set),
     GPU_CASE("rows-outside", rows_outside),
     GPU_CASE("quantised-keys", quantised_keys),
     {0},

@@ -22,12 +22,16 @@
 namespace {
 
 enum {
-    SET_WARPS = GROUP_MAX, // a warp finds the rows of one query head
+    // Few warps in a thread block, so that many thread blocks are resident: most spans of a long context have few rows of a
+    // set,
+    // and the time of a thread block is latency.
+    SET_WARPS = 4,
     SET_THREADS = 32 * SET_WARPS,
     SPAN_BLOCKS = 32, // blocks of a thread block: a lane has one
+    SPAN_PAGES = SPAN_BLOCKS * BLOCK / SL_PAGE,
     // Thread blocks of draw_set_kernel for each multiprocessor. With IS_LONG each has its arrays in the workspace, for one on
     // each multiprocessor (take_draw_arrays).
-    DRAWERS_PER_SM = IS_LONG ? 1 : 3,
+    DRAWERS_PER_SM = IS_LONG ? 1 : 4,
 };
 
 // The masses that store_set_kernel finds or makes.
@@ -72,11 +76,11 @@ __device__ uint32_t rows_of_set(const set_params &p, int head, int block, int n_
 
 // The masses of one block of 32 rows, from their exact scores. rows: [GROUP_MAX][SPAN_BLOCKS] as rows_of_set; any: the rows
 // that a head of the group has. A lane reads rows of one unit of 16 only. If no head has a row of this unit, the lane reads the
-// other unit, which the warp reads anyway.
+// other unit, which the warp reads anyway. page: that of the block.
 template <int DIM>
-__device__ block_masses score_set(const set_params &p, const scorer<DIM> &a, const sl_row &row, int kv_head, int first,
+__device__ block_masses score_set(const set_params &p, const scorer<DIM> &a, int page, int kv_head, int first,
                                   const uint32_t rows[GROUP_MAX][SPAN_BLOCKS], uint32_t any) {
-    int lane = threadIdx.x % 32, upper = lane >= 16, page = __ldg(row.pages + first / SL_PAGE);
+    int lane = threadIdx.x % 32, upper = lane >= 16;
     int from = first % SL_PAGE + (upper && !(any >> UNIT) ? -UNIT : !upper && !(any & 0xffff) ? (int)UNIT : 0);
     float s[8];
     a.scores(row_of_block<DIM>(p.score.k, (size_t)page * p.score.n_kv_heads + kv_head, 0) + from * stored_row<DIM>, s);
@@ -111,67 +115,76 @@ __device__ block_masses keep_set(const set_params &p, int seq_head, int first, c
 }
 
 // The counters `done` and `top` of a seq_head say to the drawers that all masses are stored, and the largest reference of each
-// head (draw_rows.cuh). One thread of each head's warp in the first span sets what the spans do not know. A head whose scores
-// of the first method are beyond stored masses gets a reference that is beyond them too, so that it attends exactly.
-__device__ void count_stored(const set_params &p, int seq_head, int head, int n_kv) {
-    if (threadIdx.x == 0) p.score.done[seq_head] = done_target(CONSUMER_WARPS, n_kv);
-    if (p.lists.plan && is_beyond(p.lists.plan[head].top)) atomicMax(p.score.top + head, SL_REF_INVALID - REF_EMPTY);
+// head (draw_rows.cuh). Thread h of the first span sets for head h what the spans do not know. A head whose scores of the first
+// method are beyond stored masses gets a reference that is beyond them too, so that it attends exactly.
+__device__ void count_stored(const set_params &p, int seq_head, int n_kv) {
+    int h = threadIdx.x, head = seq_head * p.score.group + h;
+    if (h == 0) p.score.done[seq_head] = done_target(CONSUMER_WARPS, n_kv);
+    if (h < p.score.group && p.lists.plan && is_beyond(p.lists.plan[head].top))
+        atomicMax(p.score.top + head, SL_REF_INVALID - REF_EMPTY);
 }
 
-// The largest reference of a span of blocks, for masses that are already those of the set.
-__device__ void find_top(const set_params &p, int head, int block, int n_blocks) {
-    const uint64_t *mass = p.score.mass + (size_t)head * p.score.max_blocks;
-    int top = __reduce_max_sync(~0u, block < n_blocks ? ref_of(__ldcg(mass + block)) : (int)REF_EMPTY);
-    if (threadIdx.x % 32 == 0) atomicMax(p.score.top + head, top - REF_EMPTY);
+// The largest references of a span of blocks, for masses that are already those of the set.
+__device__ void find_tops(const set_params &p, int seq_head, int block, int n_blocks) {
+    for (int h = threadIdx.x / 32; h < p.score.group; h += SET_WARPS) {
+        const uint64_t *mass = p.score.mass + ((size_t)seq_head * p.score.group + h) * p.score.max_blocks;
+        int top = __reduce_max_sync(~0u, block < n_blocks ? ref_of(__ldcg(mass + block)) : (int)REF_EMPTY);
+        if (threadIdx.x % 32 == 0) atomicMax(p.score.top + seq_head * p.score.group + h, top - REF_EMPTY);
+    }
 }
 
 // Stores the masses of all rows of a sequence for each query head of a group, as FOUND says, and sets the counters for the
 // drawers.
 //
-// Grid: (spans of 1,024 rows; sequences x KV heads). A warp has every eighth block of the span that has a row of the set.
+// Grid: (spans of 1,024 rows; sequences x KV heads). A warp has every fourth block of the span that has a row of the set.
 // Preconditions: the counters `done` and `top` are 0.
 // Bytes: with SCORED, K of the units of 16 rows that have a row of the set, once for the group. 1/4 byte of block masses for
 // each row and query head, and, but for ALL, 2 bytes of row masses for each row of a block with a row of the set.
 // Order of reduction: as in score_keys.cuh.
-template <int DIM, set_masses FOUND> __global__ void __launch_bounds__(SET_THREADS, 2) store_set_kernel(const set_params p) {
+template <int DIM, set_masses FOUND> __global__ void __launch_bounds__(SET_THREADS, 5) store_set_kernel(const set_params p) {
     __shared__ uint32_t rows[GROUP_MAX][SPAN_BLOCKS];
     sl_start_next();
     sl_wait_previous();
     int seq_head = blockIdx.y, kv_head = seq_head % p.score.n_kv_heads, group = p.score.group;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.x * SPAN_BLOCKS + lane,
-        head = seq_head * group + warp; // of the warp, if warp < group
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.x * SPAN_BLOCKS + lane;
     const sl_row row = p.score.rows[seq_head / p.score.n_kv_heads];
-    int n_kv = row.position + 1, n_blocks = ceil_div(n_kv, BLOCK), top = REF_EMPTY, n_read = 0;
+    int n_kv = row.position + 1, n_blocks = ceil_div(n_kv, BLOCK), newest = (n_kv - 1) / SL_PAGE, n_read = 0;
     if ((int)blockIdx.x * SPAN_BLOCKS >= n_blocks) return;
-    if (blockIdx.x == 0 && lane == 0 && warp < group) count_stored(p, seq_head, head, n_kv);
+    if (blockIdx.x == 0) count_stored(p, seq_head, n_kv);
     if constexpr (FOUND == ALL) {
         if (blockIdx.x + blockIdx.y + threadIdx.x == 0) *p.score.next_item = 0; // quantised_scores.h
-        if (warp < group) find_top(p, head, block, n_blocks);
+        find_tops(p, seq_head, block, n_blocks);
         return;
     }
-    rows[warp][lane] = warp < group && block < n_blocks ? rows_of_set(p, head, block, n_kv) : 0;
+    scorer<DIM> a; // q and the pages are loaded together with the bits of the set
+    if (FOUND == SCORED) a.begin((const char *)(p.score.q + (size_t)seq_head * group * DIM), group);
+    int page = __ldg(row.pages + min((int)blockIdx.x * SPAN_PAGES + lane % SPAN_PAGES, newest));
+#pragma unroll
+    for (int h = warp; h < GROUP_MAX; h += SET_WARPS)
+        rows[h][lane] = h < group && block < n_blocks ? rows_of_set(p, seq_head * group + h, block, n_kv) : 0;
     __syncthreads();
     uint32_t any = 0;
 #pragma unroll
     for (int h = 0; h < GROUP_MAX; h++) any |= rows[h][lane];
-    if (!any && warp < group && block < n_blocks)
-        store_result(p.score, p.score.mass + (size_t)head * p.score.max_blocks + block, (uint64_t)MASS_EMPTY);
-    scorer<DIM> a;
-    if (FOUND == SCORED) a.begin((const char *)(p.score.q + (size_t)seq_head * group * DIM), group);
+    for (int h = warp; h < group && !any && block < n_blocks; h += SET_WARPS)
+        store_result(p.score, p.score.mass + ((size_t)seq_head * group + h) * p.score.max_blocks + block, (uint64_t)MASS_EMPTY);
+    int top = REF_EMPTY;
     uint32_t chosen = __ballot_sync(~0u, any != 0);
     for (int i = 0; chosen; chosen &= chosen - 1, i++) {
         if (i % SET_WARPS != warp) continue;
         int at = __ffs(chosen) - 1, first = (blockIdx.x * SPAN_BLOCKS + at) * BLOCK;
         uint32_t read = __shfl_sync(~0u, any, at);
+        int own_page = __shfl_sync(~0u, page, at * BLOCK / SL_PAGE);
         block_masses x;
         if constexpr (FOUND == SCORED)
-            x = score_set<DIM>(p, a, row, kv_head, first, rows, read);
+            x = score_set<DIM>(p, a, own_page, kv_head, first, rows, read);
         else
             x = keep_set(p, seq_head, first, rows);
         top = max(top, store_block(p.score, seq_head, first, x));
-        if (!p.reads_newest || first / SL_PAGE < (n_kv - 1) / SL_PAGE) n_read += __popc(read);
+        if (!p.reads_newest || first / SL_PAGE < newest) n_read += __popc(read);
     }
-    if (lane % 4 == 0 && lane / 4 < group) atomicMax(p.score.top + seq_head * group + lane / 4, top - REF_EMPTY);
+    if (lane % 4 == 0 && lane / 4 < group && top > REF_EMPTY)
+        atomicMax(p.score.top + seq_head * group + lane / 4, top - REF_EMPTY);
     if (FOUND != SCORED || !p.stats || n_read == 0 || lane > 0) return;
     atomicAdd(&p.stats->k_rows, (unsigned long long)n_read);
     atomicAdd(&p.stats->bytes, (unsigned long long)n_read * counted_row(DIM));

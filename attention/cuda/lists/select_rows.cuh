@@ -150,14 +150,14 @@ struct no_entries {
     __device__ int count() const { return 0; }
     __device__ uint32_t bits(int) const { return 0; }
 };
-// Of Quest: the first n_sink units and the newest one (top_units in draw_rank.c).
+// Of Quest: the first n_sink units and the newest one (top_units in draw_rank.c). newest -1: there is none.
 struct fixed_units {
     int n_sink, newest;
-    __device__ int count() const { return n_sink + 1; }
+    __device__ int count() const { return n_sink + (newest >= 0); }
     // Bit i: unit 8 piece + i is one of them.
     __device__ uint32_t bits(int piece) const {
         uint32_t sink = (1u << min(max(n_sink - 8 * piece, 0), 8)) - 1;
-        return sink | (newest / 8 == piece ? 1u << newest % 8 : 0);
+        return sink | (newest >> 3 == piece ? 1u << (newest & 7) : 0);
     }
 };
 
@@ -410,13 +410,8 @@ template <bool GLOBAL> static __global__ void __launch_bounds__(SELECT_THREADS, 
         for (int b = threadIdx.x; b < h.n_blocks; b += SELECT_THREADS) above[b] = all_entries(h.n, b);
         __syncthreads();
     } else {
-        cut_rule c = {};
-        if (p.kind == LARGEST_UNITS) {
-            fixed_units fixed = {p.n_sink, h.n - 1};
-            c = select_largest(&s, h, shared, above, false, p.k - fixed.count(), 0, fixed);
-        } else {
-            c = select_largest(&s, h, shared, above, p.kind == REACHING, p.k, p.p);
-        }
+        fixed_units fixed = {p.n_sink, p.kind == LARGEST_UNITS ? h.n - 1 : -1};
+        cut_rule c = select_largest(&s, h, shared, above, p.kind == REACHING, p.k - fixed.count(), p.p, fixed);
         take_equal(&s, c, h.n_blocks, above, equal);
     }
     int n = list_entries(&s, h.n_blocks, p.lists.list + (size_t)head * p.lists.capacity, above, NULL);
