@@ -16,6 +16,7 @@
 #include "attention/cuda/lists/joined.h"
 #include "attention/cuda/lists/score_bounds.cuh"
 #include "attention/cuda/lists/select_rows.cuh"
+#include "attention/cuda/mma_tiles.cuh"
 #include "attention/cuda/quantised/quantised_scores.h"
 #include "attention/cuda/santa/samplers.cuh"
 
@@ -75,15 +76,23 @@ __device__ uint32_t rows_of_set(const set_params &p, int head, int block, int n_
 // ---- masses of the set ----
 
 // The masses of one block of 32 rows, from their exact scores. rows: [GROUP_MAX][SPAN_BLOCKS] as rows_of_set; any: the rows
-// that a head of the group has. A lane reads rows of one unit of 16 only. If no head has a row of this unit, the lane reads the
-// other unit, which the warp reads anyway. page: that of the block.
+// that a head of the group has. page: that of the block. tile: shared memory for K of the block. All its copies are in flight
+// together, because with loads from global memory the scorer waits for one pair after the other. A unit of 16 rows without a
+// row of the set is not read.
 template <int DIM>
 __device__ block_masses score_set(const set_params &p, const scorer<DIM> &a, int page, int kv_head, int first,
-                                  const uint32_t rows[GROUP_MAX][SPAN_BLOCKS], uint32_t any) {
-    int lane = threadIdx.x % 32, upper = lane >= 16;
-    int from = first % SL_PAGE + (upper && !(any >> UNIT) ? -UNIT : !upper && !(any & 0xffff) ? (int)UNIT : 0);
+                                  const uint32_t rows[GROUP_MAX][SPAN_BLOCKS], uint32_t any, bf16 *tile) {
+    enum { PIECES = DIM / 8 }; // of 16 bytes in a row
+    int lane = threadIdx.x % 32;
+    const bf16 *k = p.score.k + (((size_t)page * p.score.n_kv_heads + kv_head) * SL_PAGE + first % SL_PAGE) * DIM;
+    __syncwarp(); // all lanes have read the tile before
+#pragma unroll
+    for (int i = lane; i < BLOCK * PIECES; i += 32)
+        copy_async(tile + 8 * i, k + 8 * i, any & (i < UNIT * PIECES ? 0xffffu : 0xffff0000u));
+    copies_landed();
+    __syncwarp();
     float s[8];
-    a.scores(row_of_block<DIM>(p.score.k, (size_t)page * p.score.n_kv_heads + kv_head, 0) + from * stored_row<DIM>, s);
+    a.scores((const char *)tile, s);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         uint32_t own = rows[lane % 4 * 2 + i % 2][first / BLOCK % SPAN_BLOCKS];
@@ -140,8 +149,10 @@ __device__ void find_tops(const set_params &p, int seq_head, int block, int n_bl
 // Preconditions: the counters `done` and `top` are 0.
 // Bytes: with SCORED, K of the units of 16 rows that have a row of the set, once for the group. 1/4 byte of block masses for
 // each row and query head, and, but for ALL, 2 bytes of row masses for each row of a block with a row of the set.
+// Shared memory: with SCORED, K of a block for each warp.
 // Order of reduction: as in score_keys.cuh.
-template <int DIM, set_masses FOUND> __global__ void __launch_bounds__(SET_THREADS, 5) store_set_kernel(const set_params p) {
+template <int DIM, set_masses FOUND> __global__ void __launch_bounds__(SET_THREADS, 6) store_set_kernel(const set_params p) {
+    extern __shared__ __align__(16) bf16 tiles[]; // with SCORED: [SET_WARPS][BLOCK][DIM]
     __shared__ uint32_t rows[GROUP_MAX][SPAN_BLOCKS];
     sl_start_next();
     sl_wait_previous();
@@ -177,7 +188,7 @@ template <int DIM, set_masses FOUND> __global__ void __launch_bounds__(SET_THREA
         int own_page = __shfl_sync(~0u, page, at * BLOCK / SL_PAGE);
         block_masses x;
         if constexpr (FOUND == SCORED)
-            x = score_set<DIM>(p, a, own_page, kv_head, first, rows, read);
+            x = score_set<DIM>(p, a, own_page, kv_head, first, rows, read, tiles + warp * BLOCK * DIM);
         else
             x = keep_set(p, seq_head, first, rows);
         top = max(top, store_block(p.score, seq_head, first, x));
@@ -268,8 +279,9 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     if (p.set.lists.plan)
         launch_select(select_params_of(a->spec, first == UNITS ? p.bounds.score : p.set.score, p.set.lists, NULL), n_heads,
                       a->stream);
+    bool scores = first == UNITS || first == POSITIONS;
     sl_launch(store_set, dim3(ceil_div(p.set.score.max_blocks, SPAN_BLOCKS), a->n_seqs * a->geom->n_kv_heads),
-              dim3(SET_THREADS), 0, a->stream, p.set);
+              dim3(SET_THREADS), scores ? SET_WARPS * BLOCK * DIM * sizeof(bf16) : 0, a->stream, p.set);
     sl_launch(draw_set_kernel<DIM>, dim3(min(n_parts, DRAWERS_PER_SM * sl_multiprocessors())), dim3(DRAW_THREADS), 0, a->stream,
               p.draw);
 }
