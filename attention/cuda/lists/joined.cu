@@ -30,9 +30,12 @@ enum {
     SET_THREADS = 32 * SET_WARPS,
     SPAN_BLOCKS = 32, // blocks of a thread block: a lane has one
     SPAN_PAGES = SPAN_BLOCKS * BLOCK / SL_PAGE,
-    // Thread blocks of draw_set_kernel for each multiprocessor. With IS_LONG each has its arrays in the workspace, for one on
-    // each multiprocessor (take_draw_arrays).
-    DRAWERS_PER_SM = IS_LONG ? 1 : 4,
+    SETS_PER_SM = 6, // resident thread blocks of store_set_kernel
+    // Resident thread blocks of draw_set_kernel: more where many heads draw, and else more registers for each. With IS_LONG
+    // each
+    // has its arrays in the workspace, for one on each multiprocessor (take_draw_arrays).
+    FEW_DRAWERS = IS_LONG ? 1 : 3,
+    MANY_DRAWERS = IS_LONG ? 1 : 4,
 };
 
 // The masses that store_set_kernel finds or makes.
@@ -145,13 +148,15 @@ __device__ void find_tops(const set_params &p, int seq_head, int block, int n_bl
 // Stores the masses of all rows of a sequence for each query head of a group, as FOUND says, and sets the counters for the
 // drawers.
 //
-// Grid: (spans of 1,024 rows; sequences x KV heads). A warp has every fourth block of the span that has a row of the set.
+// Grid: (spans of 1,024 rows; sequences x KV heads; thread blocks that share a span). The warps of a span take its blocks that
+// have a row of the set in turn.
 // Preconditions: the counters `done` and `top` are 0.
 // Bytes: with SCORED, K of the units of 16 rows that have a row of the set, once for the group. 1/4 byte of block masses for
 // each row and query head, and, but for ALL, 2 bytes of row masses for each row of a block with a row of the set.
 // Shared memory: with SCORED, K of a block for each warp.
 // Order of reduction: as in score_keys.cuh.
-template <int DIM, set_masses FOUND> __global__ void __launch_bounds__(SET_THREADS, 6) store_set_kernel(const set_params p) {
+template <int DIM, set_masses FOUND>
+__global__ void __launch_bounds__(SET_THREADS, SETS_PER_SM) store_set_kernel(const set_params p) {
     extern __shared__ __align__(16) bf16 tiles[]; // with SCORED: [SET_WARPS][BLOCK][DIM]
     __shared__ uint32_t rows[GROUP_MAX][SPAN_BLOCKS];
     sl_start_next();
@@ -161,7 +166,7 @@ template <int DIM, set_masses FOUND> __global__ void __launch_bounds__(SET_THREA
     const sl_row row = p.score.rows[seq_head / p.score.n_kv_heads];
     int n_kv = row.position + 1, n_blocks = ceil_div(n_kv, BLOCK), newest = (n_kv - 1) / SL_PAGE, n_read = 0;
     if ((int)blockIdx.x * SPAN_BLOCKS >= n_blocks) return;
-    if (blockIdx.x == 0) count_stored(p, seq_head, n_kv);
+    if (blockIdx.x + blockIdx.z == 0) count_stored(p, seq_head, n_kv);
     if constexpr (FOUND == ALL) {
         if (blockIdx.x + blockIdx.y + threadIdx.x == 0) *p.score.next_item = 0; // quantised_scores.h
         find_tops(p, seq_head, block, n_blocks);
@@ -177,12 +182,12 @@ template <int DIM, set_masses FOUND> __global__ void __launch_bounds__(SET_THREA
     uint32_t any = 0;
 #pragma unroll
     for (int h = 0; h < GROUP_MAX; h++) any |= rows[h][lane];
-    for (int h = warp; h < group && !any && block < n_blocks; h += SET_WARPS)
+    for (int h = warp; h < group && !any && block < n_blocks && blockIdx.z == 0; h += SET_WARPS)
         store_result(p.score, p.score.mass + ((size_t)seq_head * group + h) * p.score.max_blocks + block, (uint64_t)MASS_EMPTY);
     int top = REF_EMPTY;
     uint32_t chosen = __ballot_sync(~0u, any != 0);
     for (int i = 0; chosen; chosen &= chosen - 1, i++) {
-        if (i % SET_WARPS != warp) continue;
+        if (i % (SET_WARPS * gridDim.z) != SET_WARPS * blockIdx.z + warp) continue;
         int at = __ffs(chosen) - 1, first = (blockIdx.x * SPAN_BLOCKS + at) * BLOCK;
         uint32_t read = __shfl_sync(~0u, any, at);
         int own_page = __shfl_sync(~0u, page, at * BLOCK / SL_PAGE);
@@ -205,11 +210,11 @@ template <int DIM, set_masses FOUND> __global__ void __launch_bounds__(SET_THREA
 
 // out = sum_m v_(row m) / S over rows drawn from the stored masses; santa-flash: as in santa.cu.
 //
-// Grid: up to DRAWERS_PER_SM thread blocks for each multiprocessor, which take parts of query heads in turn. `done` is already
-// complete, so no drawer waits.
-// Bytes: the block masses of all rows and the row masses of drawn blocks, from the L2 cache, and the drawn rows of V.
-// Order of reduction: as in santa.cu.
-template <int DIM> __global__ void __launch_bounds__(DRAW_THREADS, DRAWERS_PER_SM) draw_set_kernel(const draw_set_params p) {
+// Grid: up to PER_SM thread blocks for each multiprocessor, which take parts of query heads in turn. `done` is already
+// complete, so no drawer waits. Bytes: the block masses of all rows and the row masses of drawn blocks, from the L2 cache, and
+// the drawn rows of V. Order of reduction: as in santa.cu.
+template <int DIM, int PER_SM>
+__global__ void __launch_bounds__(DRAW_THREADS, PER_SM) draw_set_kernel(const draw_set_params p) {
     __shared__ __align__(16) draw_space space;
     int thread = threadIdx.x;
     sl_start_next();
@@ -280,10 +285,15 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
         launch_select(select_params_of(a->spec, first == UNITS ? p.bounds.score : p.set.score, p.set.lists, NULL), n_heads,
                       a->stream);
     bool scores = first == UNITS || first == POSITIONS;
-    sl_launch(store_set, dim3(ceil_div(p.set.score.max_blocks, SPAN_BLOCKS), a->n_seqs * a->geom->n_kv_heads),
-              dim3(SET_THREADS), scores ? SET_WARPS * BLOCK * DIM * sizeof(bf16) : 0, a->stream, p.set);
-    sl_launch(draw_set_kernel<DIM>, dim3(min(n_parts, DRAWERS_PER_SM * sl_multiprocessors())), dim3(DRAW_THREADS), 0, a->stream,
-              p.draw);
+    dim3 spans(ceil_div(p.set.score.max_blocks, SPAN_BLOCKS), a->n_seqs * a->geom->n_kv_heads);
+    int n_sms = sl_multiprocessors(), n_spans = spans.x * spans.y;
+    if (first != QUANTISED) spans.z = max(1, min(SETS_PER_SM * n_sms / n_spans, SPAN_BLOCKS / SET_WARPS));
+    sl_launch(store_set, spans, dim3(SET_THREADS), scores ? SET_WARPS * BLOCK * DIM * sizeof(bf16) : 0, a->stream, p.set);
+    if (n_parts <= FEW_DRAWERS * n_sms)
+        sl_launch(draw_set_kernel<DIM, FEW_DRAWERS>, dim3(n_parts), dim3(DRAW_THREADS), 0, a->stream, p.draw);
+    else
+        sl_launch(draw_set_kernel<DIM, MANY_DRAWERS>, dim3(min(n_parts, MANY_DRAWERS * n_sms)), dim3(DRAW_THREADS), 0,
+                  a->stream, p.draw);
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {

@@ -213,8 +213,12 @@ void decode(const sl_attn_cuda_decode_args *args) {
 }
 
 void account_proposal_and_values(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    uint64_t k_rows = stats->k_rows;
     sl_cuda_account_quantised(geom, spec, n_kv, stats);
-    if (!spec->plus) count_rows_read(geom, 0, n_kv, stats); // the kernels of a join count its rows
+    if (spec->plus)
+        stats->k_rows = k_rows; // as on the CPU, where no row of K is scored exactly; the kernels of a join count rows of V
+    else
+        count_rows_read(geom, 0, n_kv, stats);
 }
 
 } // namespace
