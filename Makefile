@@ -69,7 +69,7 @@ AGAIN     := $(patsubst %,attention/cuda/%.cu, \
     $(addprefix quantised/santa_is,.offloaded.long.wide .offloaded.long .long.wide .long .offloaded.wide .offloaded .wide) \
     $(addprefix quantised/santa_is,.bytes.long.wide .bytes.long .bytes.wide .bytes) \
     $(addprefix santa/santa,.long .bytes.long .bytes) $(addprefix lists/quest,.offloaded .bytes) \
-    santa/bernoulli.long lists/vattention.offloaded buckets/saap.offloaded dense_decode.bytes)
+    santa/bernoulli.long lists/joined.long lists/vattention.offloaded buckets/saap.offloaded dense_decode.bytes)
 CLI_SRC   += $(call sources,cli,*.cu)
 TEST_SRC  += $(call sources,tests,*.cu)
 TEST_AGAIN := tests/support/take_all_probe.long.cu tests/support/take_known_probe.long.cu
