@@ -40,8 +40,8 @@ DENSITY = ["dense", "topk:k={656,1632,3264,6544}", "quest:tokens={656,1632,3264,
            *(f"vattention:epsilon=0.2:delta=0.2:top={top}:base={base}:predictor={{oracle,quest}}" for top, base in ((0.01, 0.005), (0.025, 0.01), (0.05, 0.025), (0.1, 0.05)))]
 HARD = ["dense", "vattention:epsilon=0.2:delta=0.2:top=0.05:base=0.025:sink=16:window=16", "topk:k=204",
         "vattention:epsilon=0.2:delta=0.2:top=0.05:base=0.025:sink=16:window=16:predictor=quest", "quest:tokens=208"]
-LAYERS = ["vattention:verify=denominator:epsilon={0.05,0.1,0.2,0.4}:delta=0.2", "vattention:verify=numerator:epsilon=0.1:delta=0.2",
-          "vattention:verify={denominator,numerator}:epsilon=0.1:delta=0.2:bound=hoeffding"]
+LAYERS = ["vattention:verify={denominator,numerator}:epsilon=0.1:delta=0.2:top=0.05:base=0.02:bound={clt,hoeffding}",
+          "vattention:verify=denominator:epsilon={0.025,0.05,0.1,0.2,0.4}:delta=0.2:top=0.01:base=0.005:sink=16:window=16"]
 WINDOWS = ["dense", "saap:l=2:window={255,511,1023,2047,4095}", "saap:l=8:window={255,511,1023,2047,4095}"]
 BERNOULLI = ["dense", "bernoulli:B={1,2,4,8,16}", "bernoulli-group:B={2,4,8,16}"]
 PREFILLS = "dense,sample:alpha_c=0.5:alpha_s=0.5,sample:alpha_c=0.8:alpha_s=0.8"
