@@ -16,6 +16,7 @@ import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from prose_report import Page, run_report, show, tokens
+from sparse_prefill import TIMED
 from sleigh_runs import draw, head_of_parts
 
 LOSSES = (0.0001, 0.001, 0.01)  # nats
@@ -90,10 +91,10 @@ class Kept:
                     self.peers = [json.loads(line) for line in f]
 
     def of(self, kind):
-        """{length: [part, ...]} of a kind, the shortest length first."""
+        """{length: [part, ...]} of a kind, the shortest length first, without the group `timed`, which has a section of its own."""
         found = collections.defaultdict(list)
         for name, part in self.parts.items():
-            if name.split(":")[0] == kind:
+            if name.split(":")[0] == kind and not name.endswith(":timed"):
                 found[name.split(":")[1]].append(part)
         return dict(sorted(found.items(), key=lambda item: tokens(item[0])))
 
@@ -267,19 +268,38 @@ def tuned(page, kept):
         commands(page, parts)
 
 
+def right_answers(kept, size, method):
+    """The score of needles and of two-hop questions in books after this prefill; '-' without the part of this length."""
+    found = [of_method.get(method, {}).get("all") for kind in ("needle-facts", "two-hop-facts") for of_method in kept.scores(kind).get(size, {}).values()
+             if method in of_method]
+    return "; ".join(percent(row["score"]) for row in found) or "-"
+
+
 def first_token(page, kept):
-    rows = {name.split(":")[1]: part for name, part in kept.parts.items() if name.startswith("ttft:")}
-    if "dense" not in rows:
+    """Times to the first token beside what the masks lose, of the groups `timed` and of ttft:LEN:NAME."""
+    timed = {name.split(":")[1]: part for name, part in kept.parts.items() if name.endswith(":timed")}
+    times = {size: {part["part"].split(":")[2]: part["result"] for part in parts} for size, parts in kept.of("ttft").items()}
+    if not timed:
         return
-    dense = rows["dense"]["result"]
-    page.say(f"## Time to first token at {dense['tokens']} tokens")
-    page.say("Shape of Llama-3.1-8B, random weights, one segment. Random weights have no density of their own, so `streaming` with a window stands for the\n"
-             "tuned setting: it has the density that tune chose for the embedded model, without an estimator. `sample` with its default parameters\n"
-             "visits what random weights give it, and shows the cost of its estimator.")
-    page.table(["`--attn-prefill`", "density %", "prefill, s", "/ dense"],
-               [[f"`{r['method']}`", percent(r["density"]), f"{r['ms'] / 1e3:.2f}", f"{r['ms'] / dense['ms']:.2f}"]
-                for r in (rows[name]["result"] for name in ("dense", "tuned", "sample") if name in rows)])
-    commands(page, [rows[name] for name in ("dense", "tuned", "sample") if name in rows])
+    page.say("## Time to the first token, and what is lost")
+    page.say("Left: the prose model on whole books, its own time. Right: the shape of Llama-3.1-8B with random weights, one segment. Random weights have no\n"
+             "density of their own, so a window (`streaming`) has the density that the mask has on the book of this length; at 128k, beyond the\n"
+             "context of the prose model, it has that of 64k. The window has no estimator, which takes 1.7% of dense attention's time at 32k and 0.4% at\n"
+             "128k with `sample`, 4.7% and 1.1% with `vertical-slash` ([h200-prefill.md](h200-prefill.md#making-a-mask)). Answers: needles; two-hop questions,\n"
+             "in percent, of the sections below.")
+    names, body = ["dense", *TIMED], []
+    for size in sorted({*timed, *times}, key=tokens):
+        rows = timed[size]["result"]["methods"] if size in timed else [None] * len(names)
+        of_8b = times.get(size, {})
+        for name, row in zip(names, rows):
+            ms, shape = row and row["ttft_ms"] / rows[0]["ttft_ms"], of_8b.get(name)
+            body.append([size, "dense" if name == "dense" else label(TIMED[name]),
+                         *((["100", "0"] if name == "dense" else [percent(row["prefill_density"]), nats(row)]) if row else ["-", "-"]),
+                         right_answers(kept, size, "dense" if name == "dense" else row["method"]) if row else "-",
+                         *([f"{row['ttft_ms']:.1f}", f"{ms:.2f}"] if row else ["-", "-"]),
+                         *([f"{shape['ms'] / 1e3:.2f}", f"{shape['ms'] / of_8b['dense']['ms']:.2f}"] if shape else ["-", "-"])])
+    page.table(["tokens", "`--attn-prefill`", "density %", "KL", "answers %", "prose model, ms", "/ dense", "8B shape, s", "/ dense (8B)"], body)
+    commands(page, [*sorted(timed.values(), key=lambda part: tokens(part["part"].split(":")[1])), *(part for parts in kept.of("ttft").values() for part in parts)])
 
 
 def curves(rows, value):
@@ -362,13 +382,15 @@ def estimates(page, kept):
 
 def densities(page, kept):
     """The spread over heads, of `sample` with the paper's alpha."""
-    body = []
+    body, of_layers = [], []
     for model in MODELS:
         for size, rows in kept.methods(f"tokens-{model}").items():
             for row in rows:
                 found = sorted(heads(row, "density"))
                 if found and row["method"] in PAPERS_ALPHA:
                     layers = [statistics.fmean(layer) for layer in row["heads"]["density"]]
+                    of_layers += [[MODELS[model].split(",")[0], size, str(i), ", ".join(percent(x) for x in sorted(layer))]
+                                  for i, layer in enumerate(row["heads"]["density"])]
                     body.append([MODELS[model].split(",")[0], size, percent(row["prefill_density"]), percent(found[0]), percent(statistics.median(found)),
                                  percent(found[-1]), percent(min(layers)), percent(max(layers))])
     if body:
@@ -376,6 +398,8 @@ def densities(page, kept):
         page.say(f"`sample` with the paper's setting ({label(PAPERS_ALPHA[0])}), in percent of the blocks of a head. The commands are those of the next tokens.")
         page.table(["model", "tokens", "all heads", "least of a head", "median head", "largest of a head", "least mean of a layer", "largest mean of a layer"],
                    body)
+        page.say("The heads of each layer, from the least to the largest:")
+        page.table(["model", "tokens", "layer", "heads"], of_layers)
 
 
 def cells_of(rows, value):
@@ -515,15 +539,20 @@ def tune_row(setting, density, score, result):
 def invented_parts():
     books = {"prompts": ["a", "b"], "n_prompt": [3800, 3900]}
     of_part = {
-        "tokens-prose:8k:masks": {**books, "methods": [invented("sample:alpha_c=0.9:alpha_s=0.9", 0.5, 0.0005, 0.9, 0.7), invented("streaming:sink=4", 0.7, 0.02)]},
+        "tokens-prose:8k:masks": {**books, "methods": [invented("sample:alpha_c=0.9:alpha_s=0.9", 0.5, 0.0005, 0.9, 0.7),
+                                                       invented("sample:alpha_c=0.95", 0.6, 0.0004), invented("streaming:sink=4", 0.7, 0.02)]},
         "tokens-prose:8k:chunks": {**books, "methods": [invented("sample:alpha_c=0.9:alpha_s=0.9:chunk_n=4", 0.4, 0.0002, 0.8, 0.78)]},
         "score-tiny:4k:masks": invented_scores(("dense", 1, None), ("sample:alpha_c=0.95", 0.75, 0.6)),
         "score-tiny:4k:chunks": invented_scores(("dense", 1, None), ("sample:alpha_c=0.95:chunk_n=2", 1, 0.65)),
         "tune:4k": {"rows": [tune_row("dense", 1, 1.0, ""), tune_row("sample:alpha_c=0.4", 0.2, 0.98, "the loss is too large"),
                              tune_row("sample:alpha_c=0.5", 0.3, 0.995, "best so far"), tune_row("sample:alpha_c=0.5", 0.3, 0.995, "chosen")]},
         "tuned-facts:4k:tuned": invented_scores(("dense", 1, None), ("sample:alpha_c=0.5", 0.993, 0.29), ("sample:alpha_c=0.8", 0.97, 0.25)),
-        "ttft:dense": {"method": "dense", "tokens": 130000, "ms": 10000, "density": 1.0},
-        "ttft:tuned": {"method": "streaming:window=9000", "tokens": 130000, "ms": 4200, "density": 0.13},
+        "tokens-prose:8k:timed": {"prompts": ["c"], "n_prompt": [8000],
+                                  "methods": [{**invented(method, density, kl), "ttft_ms": ms} for method, density, kl, ms in
+                                              (("dense", None, 0.0, 20.0), ("sample:alpha_c=0.8:alpha_s=0.8", 0.13, 0.001, 9.0),
+                                               ("sample:alpha_c=0.95", 0.3, 0.0005, 12.0), ("vertical-slash:columns=64:slashes=256", 0.4, 0.001, 15.0))]},
+        "ttft:8k:dense": {"method": "dense", "tokens": 7168, "ms": 10000, "density": 1.0},
+        "ttft:8k:tuned": {"method": "streaming:window=9000", "tokens": 7168, "ms": 4200, "density": 0.13},
         "kernels": {"rows": [{"tokens": 32768, "what": "attention with a mask", "density": 0.1, "us": 1500, "of_dense": 0.11, "of_work": 1.1},
                              {"tokens": 32768, "what": "mask of sample", "density": None, "us": 300, "of_dense": 0.02, "of_work": None}]},
         "dense-kernel": {"rows": [{"phase": "prefill", "size": "32k", "tflop_s": 658.4}]},
@@ -558,7 +587,8 @@ def self_test():
                  "it visits 29.0% of the blocks, and the\ndifference to dense prefill is -0.7 (-10.7 to 9.3) points.",
                  "\nsample 0.5, 0.95 has the least density of those that lose at most one point: 29.0%.",
                  "| sample 0.4, 0.95 | 20.0 | 21.0 | 40 | 98.0 | 2.0 | 12.5 | the loss is too large |",
-                 "| `streaming:window=9000` | 13.0 | 4.20 | 0.42 |",
+                 "| 8k | sample 0.8, 0.8 | 13.0 | 0.001 (0.0005 to 0.002) | - | 9.0 | 0.45 | 4.20 | 0.42 |",
+                 "| the prose model | 8k | 0 | 60.0, 60.0 |",
                  "| streaming, window 2044 | 70.0 | ",
                  "| sample 0.9, 0.9 | 50.0 | 0.0005 (0.00025 to 0.001) | 0.001 (0.0005 to 0.002) | 90.0 | 70.0 | 0.0005 | 0.001 |",
                  "| prose | 8k | sample 0.9, 0.9 | 50.0 | 90.0 | 70.0 | 90.0 | 70.0 | 2 of 2 | 20.0 |",
