@@ -196,13 +196,16 @@ static void gpu_densities(void) {
 }
 
 static void gpu_refused(void) {
-    static const char *const methods[] = {"oracle", "xattention", "threshold", "bigbird", "hash-sparse", "hyperattention"};
+    static const char *const methods[] = {"oracle",      "xattention",     "threshold",        "bigbird",
+                                          "hash-sparse", "hyperattention", "sample:repair=0.5"};
     model_fixture r = open_on("cuda", 512);
-    for (int m = 0; m < 6; m++) {
+    for (int m = 0; m < 7; m++) {
         sl_attn_spec spec;
         sl_attn_plan plan;
         char want[128];
-        snprintf(want, sizeof want, "attn_prefill %s: not offered on a GPU (layer 0); use attn_prefill sample, or device cpu",
+        snprintf(want, sizeof want,
+                 m < 6 ? "attn_prefill %s: not offered on a GPU (layer 0); use attn_prefill sample, or device cpu"
+                       : "attn_prefill sample: found repair 0.5, expected 0: not offered on a GPU (layer 0); or device cpu",
                  methods[m]);
         CHECK_OK(sl_attn_parse(methods[m], &spec, &err), err);
         CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r.model)->n_layers, &spec, &err), err);
