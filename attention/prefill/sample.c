@@ -14,7 +14,7 @@ static const sl_attn_param params[] = {
     {"alpha_c", SL_PARAM_FLOAT, 0.95, 0, 1, "share of the sampled mass that the chosen columns hold", NULL},
     {"alpha_s", SL_PARAM_FLOAT, 0.95, 0, 1, "share of the sampled mass that the chosen slashes hold", NULL},
     {"chunk_n", SL_PARAM_INT, 1, 1, 64, "chunks of a segment, each with samples of its own", NULL},
-    {"repair", SL_PARAM_FLOAT, 0, 0, 1, "a chunk of a head is dense if a checked row keeps a smaller share of its mass; 0: no check", NULL},
+    {"repair", SL_PARAM_FLOAT, 0, 0, 1, "least share that a checked row keeps, else the chunk is dense; 0: no check", NULL},
     {0},
 };
 
@@ -48,8 +48,8 @@ static int32_t kept_in_middle(const sl_mask_args *a, int head, int from, int to,
     return sl_sum_rows(a, &rows, x) ? sl_rows_kept(a, &rows, x) : SL_MASK_NOT_SAMPLED;
 }
 
-// kept: of the sampled rows. Makes the chunk dense if a sampled or a checked row keeps less than the share `repair`. Returns the
-// estimated CRA of all these rows.
+// kept: of the sampled rows. Makes the chunk dense if a sampled or a checked row keeps less than the share `repair`. Returns
+// the estimated CRA of all these rows.
 static int32_t repair_chunk(const sl_mask_args *a, int head, int from, int to, int32_t kept, sl_row_sums *x) {
     uint64_t least = share_param(a, "repair");
     if (!least) return kept;

@@ -371,8 +371,8 @@ static void far_scores(void) {
     segment_free(&s);
 }
 
-// Head 2 attends to key 650 up to the last 256 queries, which attend evenly to all keys. So the sampled rows do not show key 650, and
-// the middle rows lose it. With repair the head is dense, and the other heads keep their masks.
+// Head 2 attends to key 650 up to the last 256 queries, which attend evenly to all keys. So the sampled rows do not show key
+// 650, and the middle rows lose it. With repair the head is dense, and the other heads keep their masks.
 static void repaired(void) {
     segment s = planted(OFFSET);
     uint64_t blocks[3];

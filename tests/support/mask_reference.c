@@ -239,7 +239,8 @@ static void measure(naive *x, int head, int first, int last) {
 // Measures the sampled rows [first, last], and those of the middle query block. A chunk that keeps too little becomes dense.
 static void repair(naive *x, int head, int from, int to, int first, int last) {
     int32_t before = x->kept[head];
-    int middle = from + (to - 1 - from) / 2, begin = middle * 128, end = middle * 128 + 127, most = x->s->base + x->s->n_tokens - 1;
+    int middle = from + (to - 1 - from) / 2, begin = middle * 128, end = middle * 128 + 127,
+        most = x->s->base + x->s->n_tokens - 1;
     double least = sl_attn_get(&x->spec, "repair");
     x->kept[head] = SL_MASK_NOT_SAMPLED;
     measure(x, head, first, last);
