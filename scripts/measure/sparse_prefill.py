@@ -23,7 +23,7 @@ Parts (LEN is a length of --lengths, GROUP a group of methods):
     kernels, dense-kernel    only on a GPU: times of attention with masks, of the masks, and of dense attention (sleigh bench attn)
 
 Groups: masks, xattention, chunks (sample by alpha and chunk_n), threshold, oracle, baselines (the other methods of SampleAttention's paper),
-hyperattention (with its default), timed (dense prefill, sample with a tuned density and with its defaults, vertical-slash: their time to the first token beside what they lose).
+hyperattention (with its default), repair (sample that checks other rows and makes chunks dense), timed (dense prefill, sample with a tuned density and with its defaults, vertical-slash: their time to the first token beside what they lose).
 Groups without a GPU version run on the CPU on every machine: leave them out with --groups where the lengths are too long for a CPU.
 
 The inputs of the prose model are those of `scripts/measure/prose_results.py --part inputs`, up to 32k tokens. Inputs of the embedded model
@@ -54,6 +54,7 @@ METHODS = {
     "oracle": ["oracle:density={0.05,0.1,0.2,0.4}"],
     "baselines": ["bigbird", "hash-sparse:buckets={4,16}", "hyperattention:dense={512,2048}"],
     "hyperattention": ["hyperattention"],
+    "repair": ["sample:alpha_c=0.8:alpha_s=0.8:repair={0,0.5,0.8}", "sample:alpha_c=0.95:alpha_s=0.95:repair={0,0.5,0.8,0.95}"],
     "timed": ["dense", *TIMED.values()],
 }
 SCORE_METHODS = {
@@ -66,6 +67,7 @@ SCORE_METHODS = {
     "oracle": ["oracle:density={0.05,0.1,0.2}"],
     "baselines": ["bigbird", "hash-sparse", "hyperattention:dense={512,2048}"],
     "hyperattention": ["hyperattention"],
+    "repair": ["sample:alpha_c=0.8:alpha_s=0.8:repair={0,0.5,0.8}"],
     "timed": list(TIMED.values()),
 }
 # Candidates of tune, the cheap ones first, and settings that answer the questions beside the choice of tune.
@@ -75,7 +77,7 @@ LOSS = 0.01                    # of tune: one point
 TUNE_SEED = 7                  # --task-seed of the questions of tune; those of tuned-facts have eval's default
 SHAPE_8B = "models/llama-3.1-8b"
 BLOCK = 128                    # positions of a block of a mask
-ON_CPU = ("oracle", "xattention", "threshold", "baselines", "hyperattention")  # groups without a GPU version
+ON_CPU = ("oracle", "xattention", "threshold", "baselines", "hyperattention", "repair")  # groups without a GPU version
 PROSE_MOST = "64k"             # the longest input of the prose model
 TINY_TASKS = "niah-multikey,qa-2hop,fwe"
 FACT_TASKS = "niah-multikey,qa-2hop"  # their answers hold one fact

@@ -31,7 +31,7 @@ QUESTIONS = (("score-tiny-facts", "tiny", "needles and two-hop questions, up to 
 MODELS = {"prose": "the prose model, held-out books", "tiny": "the embedded model, questions of its own kind"}
 # The parameters that tables show, with the defaults that names of methods leave out.
 DEFAULTS = {
-    "sample": {"alpha_c": "0.95", "alpha_s": "0.95", "chunk_n": "1"},
+    "sample": {"alpha_c": "0.95", "alpha_s": "0.95", "chunk_n": "1", "repair": "0"},
     "vertical-slash": {"columns": "1000", "slashes": "6096"},
     "streaming": {"window": "2044"},
     "xattention": {"threshold": "0.9"},
@@ -52,7 +52,7 @@ def family(method):
 
 
 def params(method):
-    """'sample:alpha_c=0.9' -> {'alpha_c': '0.9', 'alpha_s': '0.95', 'chunk_n': '1'}"""
+    """'sample:alpha_c=0.9' -> {'alpha_c': '0.9', 'alpha_s': '0.95', 'chunk_n': '1', 'repair': '0'}"""
     defaults, given = DEFAULTS[family(method)], dict(word.split("=") for word in method.split(":")[1:])
     return {k: given.get(k, x) for k, x in defaults.items()}
 
@@ -61,7 +61,8 @@ def label(method):
     """'sample:alpha_c=0.9' -> 'sample 0.9, 0.95', 'streaming:sink=4' -> 'streaming, window 2044'"""
     p = params(method)
     if family(method) == "sample":
-        return f"sample {p['alpha_c']}, {p['alpha_s']}" + (f", {p['chunk_n']} chunks" if p["chunk_n"] != "1" else "")
+        return f"sample {p['alpha_c']}, {p['alpha_s']}" + (f", {p['chunk_n']} chunks" if p["chunk_n"] != "1" else "") + (
+            f", repair {p['repair']}" if p["repair"] != "0" else "")
     return ", ".join([family(method), *(f"{k} {v}" for k, v in p.items())])
 
 
@@ -70,7 +71,7 @@ def curve(method):
     p = params(method)
     if family(method) != "sample":
         return family(method)
-    return "sample" if p["alpha_c"] == p["alpha_s"] and p["chunk_n"] == "1" else None
+    return "sample" if p["alpha_c"] == p["alpha_s"] and p["chunk_n"] == "1" and p["repair"] == "0" else None
 
 
 def order(row):
@@ -407,7 +408,7 @@ def cells_of(rows, value):
     out = {}
     for row in rows:
         p = params(row["method"])
-        if family(row["method"]) == "sample" and p["alpha_c"] == p["alpha_s"]:
+        if family(row["method"]) == "sample" and p["alpha_c"] == p["alpha_s"] and p["repair"] == "0":
             out[p["alpha_c"], p["chunk_n"]] = value(row)
     return out
 
