@@ -20,6 +20,7 @@ Parts (LEN is a length of --lengths, GROUP a group of methods):
     tuned-facts:LEN:tuned    that setting and fixed ones on --pairs other questions of each task; without a choice of tune:LEN, the fixed ones only
     ttft:LEN:NAME            only on a GPU: time of a prefill in the shape of Llama-3.1-8B, random weights: dense, and with windows of the densities that
                              the methods of the group `timed` have on books of this length (tokens-prose:LEN:timed; left out without it)
+    dense-prose              only on a GPU: times of dense prefills of the prose model at --lengths. Those of compare contain what a first run loads
     kernels, dense-kernel    only on a GPU: times of attention with masks, of the masks, and of dense attention (sleigh bench attn)
 
 Groups: masks, xattention, chunks (sample by alpha and chunk_n), threshold, oracle, baselines (the other methods of SampleAttention's paper),
@@ -75,6 +76,7 @@ CANDIDATES = "sample:alpha_c={0.3,0.4,0.5,0.7}:alpha_s={0.3,0.4,0.5,0.7}"
 FIXED = ["sample:alpha_c=0.4:alpha_s=0.4", "sample:alpha_c=0.5:alpha_s=0.5", "sample:alpha_c=0.8:alpha_s=0.8"]
 LOSS = 0.01                    # of tune: one point
 TUNE_SEED = 7                  # --task-seed of the questions of tune; those of tuned-facts have eval's default
+SCORED = 256                   # tokens of a book after its prompt
 SHAPE_8B = "models/llama-3.1-8b"
 BLOCK = 128                    # positions of a block of a mask
 ON_CPU = ("oracle", "xattention", "threshold", "baselines", "hyperattention", "repair")  # groups without a GPU version
@@ -146,6 +148,11 @@ def keep_ttft(doc):
     """doc: an answer of generate."""
     return {"version": "-", "commit": "-", "device": "a GPU", "method": doc["attn_prefill"], "tokens": doc["n_prompt"], "ms": doc["prefill_ms"],
             "density": doc.get("prefill_density") or 1.0}
+
+
+def keep_dense(doc):
+    """Rows of bench: {tokens: ms}."""
+    return of_document(doc[0], ms={str(row["n_prompt"]): row["ms_median"] for row in doc})
 
 
 def keep_kernels(doc):
@@ -273,6 +280,9 @@ def all_parts(args):
                 parts[f"ttft:{size}:{name}"] = Part(f"ttft:{size}:{name}", [args.sleigh, "generate", "-m", SHAPE_8B, "--load-format", "dummy", "--random-prompt",
                                                                             str(n_tokens), "-c", size, "--prefill-segment", "131072", "-n", "2", "--ignore-eos",
                                                                             "--attn-prefill", method, "--device", args.device, "-o", "json"], None, None, keep_ttft)
+        sizes = ",".join(str(count(size) - SCORED) for size in args.lengths.split(",") if count(size) <= count(PROSE_MOST))
+        parts["dense-prose"] = Part("dense-prose", [args.sleigh, "bench", "-m", args.model, "-p", sizes, "-n", "0", "-r", "5", "--device", args.device, "-o", "json"],
+                                    None, args.model, keep_dense)
         for name, phase in (("kernels", "masks"), ("dense-kernel", "prefill")):
             parts[name] = Part(name, [args.sleigh, "bench", "attn", "--phase", phase, "--device", args.device, "-o", "json"], None, None, keep_kernels)
     return parts
@@ -341,6 +351,8 @@ def self_test():
         expect(timed[timed.index("--attn-prefill") + 1] == f"streaming:window={window_of(0.5, 1024)}", "a window of the density of a method")
         expect(window_of(0.2, 130000) == 13474, f"the window of a density: {window_of(0.2, 130000)}")
         expect(keep_ttft({"attn_prefill": "dense", "n_prompt": 9, "prefill_ms": 2.5})["density"] == 1, "kept time to the first token")
+        expect(keep_dense([{"commit": "c", "n_prompt": 7, "ms_median": 2.5}])["ms"] == {"7": 2.5}, "kept times of dense prefills")
+        expect("dense-prose" in gpu and "dense-prose" not in parts, "times of dense prefills of the prose model")
         expect("kernels" in gpu and "kernels" not in parts, "times of kernels")
         expect("--jsonl" not in devices[0] and "models/tiny" in shown(a, gpu["score-tiny:2k:masks"]), "a part without an input")
 
