@@ -48,10 +48,10 @@ def keep_rows(doc):
 
 
 def keep_layers(doc):
-    """Of each method the rows of V and the error of each layer, as shares."""
+    """Of each method the rows of V that a query head reads, as a share of all rows, and the error, of each layer."""
     n_rows = doc["methods"][0]["k_rows"]
     return of_document(doc, n_prompt=[p["n_prompt"] for p in doc["prompts"]],
-                       methods=[{"attn": m["attn"], "kl": m["kl"], "layers": [{"density": layer["v_distinct"] / n_rows, "l2": layer["l2"]} for layer in m["layers"]]}
+                       methods=[{"attn": m["attn"], "kl": m["kl"], "layers": [{"density": layer["v_rows"] / n_rows, "l2": layer["l2"]} for layer in m["layers"]]}
                                 for m in doc["methods"]])
 
 
@@ -143,12 +143,12 @@ def report(words):
         with open(os.path.join(a.results, name.replace(":", "-") + ".json"), encoding="utf-8") as f:
             parts[name] = json.load(f)
     with open(os.path.join(a.results, "notes.md"), encoding="utf-8") as f:
-        notes = f.read().strip()
-    devices = sorted({part["result"]["device"] for part in parts.values()})
+        notes = f.read().strip() + "\n\nPeople wrote this section ([notes.md](paper-tables/notes.md)); the script wrote the rest of the page."
+    devices = sorted({part["result"]["device"].removeprefix("cuda: ").split(",")[0] for part in parts.values()})
     out = ["# Tables of the papers on small models",
            head_of_parts(list(parts.values()), "What do the tables of the papers that no other page repeats show on our small models?", answer(parts), "paper_tables.py"),
-           f"[papers.md](papers.md) puts these figures beside the papers'. Measured on: {', '.join(devices)}. Answers have 95% intervals; those of differences are\n"
-           "paired, on the same questions. With `--exact-below off` every step chooses rows.", notes]
+           f"[papers.md](papers.md) puts these figures beside the papers'. Measured on: {', '.join(devices)}. Answers have 95% intervals; those of differences\n"
+           "are paired, on the same questions. With `--exact-below off` every step chooses rows. Rows are those of V that a query head reads.", notes]
     for name, title, of_part in SECTIONS:
         out += [f"## {title}", f"{model_of(parts[name])}.", f"    {parts[name]['command']}", of_part(parts[name])]
     with open(a.output, "w", encoding="utf-8") as f:

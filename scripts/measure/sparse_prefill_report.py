@@ -42,6 +42,7 @@ DEFAULTS = {
     "hyperattention": {"dense": "4096"},
 }
 FAMILIES = tuple(DEFAULTS)
+NAMES = ("dense", *TIMED)  # of times to the first token
 PAPERS_ALPHA = ("sample:alpha_c=0.95", "sample:alpha_c=0.95:alpha_s=0.95", "sample")  # 0.95 and 0.95, one chunk, as methods are named
 
 
@@ -271,9 +272,18 @@ def tuned(page, kept):
 
 def right_answers(kept, size, method):
     """The score of needles and of two-hop questions in books after this prefill; '-' without the part of this length."""
-    found = [of_method.get(method, {}).get("all") for kind in ("needle-facts", "two-hop-facts") for of_method in kept.scores(kind).get(size, {}).values()
-             if method in of_method]
-    return "; ".join(percent(row["score"]) for row in found) or "-"
+    found = []
+    for kind in ("needle-facts", "two-hop-facts"):
+        groups = kept.scores(kind).get(size, {}).values()
+        found += [percent(of_method[method]["all"]["score"]) for of_method in groups if method in of_method][:1]
+    return "; ".join(found) or "-"
+
+
+def lost(kept, size, name, row):
+    """Density, KL and answers after this prefill."""
+    if not row:
+        return ["-"] * 3
+    return [*(["100", "0"] if name == "dense" else [percent(row["prefill_density"]), nats(row)]), right_answers(kept, size, row["method"])]
 
 
 def first_token(page, kept):
@@ -283,24 +293,24 @@ def first_token(page, kept):
     if not timed:
         return
     page.say("## Time to the first token, and what is lost")
-    page.say("Left: the prose model on whole books, its own time. Right: the shape of Llama-3.1-8B with random weights, one segment. Random weights have no\n"
-             "density of their own, so a window (`streaming`) has the density that the mask has on the book of this length; at 128k, beyond the\n"
-             "context of the prose model, it has that of 64k. The window has no estimator, which takes 1.7% of dense attention's time at 32k and 0.4% at\n"
-             "128k with `sample`, 4.7% and 1.1% with `vertical-slash` ([h200-prefill.md](h200-prefill.md#making-a-mask)). Answers: needles; two-hop questions,\n"
-             "in percent, of the sections below.")
-    names, body = ["dense", *TIMED], []
+    page.say("Left: the prose model on whole books, its own time (`bench -p` timed dense prefill: that of `compare` contains what a first run loads). Right:\n"
+             "the shape of Llama-3.1-8B with random weights, one segment. Random weights have no density of their own, so a window (`streaming`) has\n"
+             "the density that the mask has on the books of this length; at 128k, beyond the context of the prose model, it has that of 64k. The window\n"
+             "has no estimator, which takes 1.7% of dense attention's time at 32k and 0.4% at 128k with `sample`, 4.7% and 1.1% with `vertical-slash`\n"
+             "([h200-prefill.md](h200-prefill.md#making-a-mask)). Answers: needles; two-hop questions, in percent, of the sections below.")
+    dense, body = kept.parts.get("dense-prose"), []
+    of_size = {tokens(str(n)): ms for n, ms in (dense["result"]["ms"] if dense else {}).items()}
     for size in sorted({*timed, *times}, key=tokens):
-        rows = timed[size]["result"]["methods"] if size in timed else [None] * len(names)
-        of_8b = times.get(size, {})
-        for name, row in zip(names, rows):
-            ms, shape = row and row["ttft_ms"] / rows[0]["ttft_ms"], of_8b.get(name)
-            body.append([size, "dense" if name == "dense" else label(TIMED[name]),
-                         *((["100", "0"] if name == "dense" else [percent(row["prefill_density"]), nats(row)]) if row else ["-", "-"]),
-                         right_answers(kept, size, "dense" if name == "dense" else row["method"]) if row else "-",
-                         *([f"{row['ttft_ms']:.1f}", f"{ms:.2f}"] if row else ["-", "-"]),
+        rows = timed[size]["result"]["methods"] if size in timed else [None] * len(NAMES)
+        of_8b, dense_ms = times.get(size, {}), min((ms for n, ms in of_size.items() if 0 <= tokens(size) - n < 1024), default=None)
+        for name, row in zip(NAMES, rows):
+            ms, shape = dense_ms if name == "dense" else row and row["ttft_ms"], of_8b.get(name)
+            body.append([size, "dense" if name == "dense" else label(TIMED[name]), *lost(kept, size, name, row),
+                         f"{ms:.1f}" if ms else "-", f"{ms / dense_ms:.2f}" if ms and dense_ms else "-",
                          *([f"{shape['ms'] / 1e3:.2f}", f"{shape['ms'] / of_8b['dense']['ms']:.2f}"] if shape else ["-", "-"])])
     page.table(["tokens", "`--attn-prefill`", "density %", "KL", "answers %", "prose model, ms", "/ dense", "8B shape, s", "/ dense (8B)"], body)
-    commands(page, [*sorted(timed.values(), key=lambda part: tokens(part["part"].split(":")[1])), *(part for parts in kept.of("ttft").values() for part in parts)])
+    commands(page, [*sorted(timed.values(), key=lambda part: tokens(part["part"].split(":")[1])), *([dense] if dense else ()),
+                    *(part for parts in kept.of("ttft").values() for part in parts)])
 
 
 def curves(rows, value):
@@ -552,6 +562,7 @@ def invented_parts():
                                   "methods": [{**invented(method, density, kl), "ttft_ms": ms} for method, density, kl, ms in
                                               (("dense", None, 0.0, 20.0), ("sample:alpha_c=0.8:alpha_s=0.8", 0.13, 0.001, 9.0),
                                                ("sample:alpha_c=0.95", 0.3, 0.0005, 12.0), ("vertical-slash:columns=64:slashes=256", 0.4, 0.001, 15.0))]},
+        "dense-prose": {"ms": {"7936": 20.0}},
         "ttft:8k:dense": {"method": "dense", "tokens": 7168, "ms": 10000, "density": 1.0},
         "ttft:8k:tuned": {"method": "streaming:window=9000", "tokens": 7168, "ms": 4200, "density": 0.13},
         "kernels": {"rows": [{"tokens": 32768, "what": "attention with a mask", "density": 0.1, "us": 1500, "of_dense": 0.11, "of_work": 1.1},
