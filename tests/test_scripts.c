@@ -196,7 +196,7 @@ static void short_questions_page(void) {
 }
 
 static void predictors_page(void) {
-    check_page("scripts/measure/predictors.py report", "predictors.md");
+    check_page("scripts/measure/predictors.py report --no-picture", "predictors.md");
 }
 
 // Every figure of ours that the page shows is a cell of another page of results/.
