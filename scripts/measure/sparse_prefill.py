@@ -118,8 +118,8 @@ def keep_tune(doc, log):
 
 
 def timed_rows(args, size):
-    """{name: the row of tokens-prose:LEN:timed} of the methods of TIMED. {}: the part has not run."""
-    path = os.path.join(args.results, f"tokens-prose-{size}-timed.json")
+    """{name: the row of tokens-prose:LEN:timed} of the methods of TIMED, LEN at most PROSE_MOST. {}: the part has not run."""
+    path = os.path.join(args.results, f"tokens-prose-{min(size, PROSE_MOST, key=count)}-timed.json")
     if not os.path.exists(path):
         return {}
     with open(path) as f:
