@@ -101,12 +101,13 @@ class Kept:
         return dict(sorted(found.items(), key=lambda item: tokens(item[0])))
 
     def methods(self, kind):
-        """{length: rows} of next tokens, by family and density. Groups of one length must have the same prompts."""
+        """{length: rows} of next tokens, by family and density. Groups of one length must have the same prompts. Of a method in two groups, the first."""
         out = {}
         for size, parts in self.of(kind).items():
             if any(p["result"]["prompts"] != parts[0]["result"]["prompts"] for p in parts):
                 sys.exit(f"{self.folder}: the groups of {kind}:{size} have different prompts")
-            out[size] = sorted((row for p in parts for row in p["result"]["methods"]), key=order)
+            rows = {label(row["method"]): row for p in reversed(parts) for row in p["result"]["methods"]}
+            out[size] = sorted(rows.values(), key=order)
         return out
 
     def scores(self, kind):
@@ -459,16 +460,17 @@ def scores(page, kept):
                 tasks = tasks[-1:]  # one task: "all" is the same
             page.say(f"## Answers at {size}: the {'prose' if model == 'prose' else 'embedded'} model, {title}")
             page.say("Share of right answers in percent, with its 95% interval, and the difference to dense prefill on the same questions.")
-            rows = []
+            rows, shown = [], set()
             for group, of_method in groups.items():
                 for method, of_task in of_method.items():
-                    last = of_task["all"]
-                    if method == "dense" and rows:
+                    last, name = of_task["all"], "dense" if method == "dense" else label(method)
+                    if name in shown:
                         continue  # every group has the same dense answers
+                    shown.add(name)
                     cells = [f"{percent(of_task[t]['score'])}" for t in tasks[:-1]]
                     gap = show(tuple(last[k] for k in ("difference", "difference_low", "difference_high")), 1, 100) if method != "dense" else "-"
                     rows.append((-1 if method == "dense" else FAMILIES.index(family(method)), last["prefill_density"] or 1,
-                                 ["dense" if method == "dense" else label(method), percent(last["prefill_density"]) if method != "dense" else "100",
+                                 [name, percent(last["prefill_density"]) if method != "dense" else "100",
                                   *cells, show((last["score"], last["score_low"], last["score_high"]), 1, 100), gap, str(last["samples"])]))
             page.table(["method", "density %", *tasks[:-1], "all", "difference, points", "questions"], [row for *_, row in sorted(rows, key=lambda x: x[:2])])
             commands(page, parts)
