@@ -133,10 +133,10 @@ test: ## install packages, build, and run the whole test suite
 	@$(MAKE) --no-print-directory -j$$(nproc) all venv
 	@$(MAKE) --no-print-directory check
 
-# Runs three cases at a time for two cores, because cases wait for processes and clocks in two fifths of their time. Waiting threads must
+# Runs two cases at a time for each core, because cases wait for processes and clocks in two fifths of their time. Waiting threads must
 # sleep, because busy waiting would slow down the other cases.
 check: all venv ## build and run the test suite
-	@env SLEIGH_BIN=$(BUILD)/sleigh OMP_WAIT_POLICY=passive $(BUILD)/sleigh-test -j $$(($$(nproc) * 3 / 2))
+	@env SLEIGH_BIN=$(BUILD)/sleigh OMP_WAIT_POLICY=passive $(BUILD)/sleigh-test -j $$(($$(nproc) * 2))
 
 bench: $(BUILD)/sleigh ## measure prefill and decode of the embedded model at 8k and 32k tokens, on 2 threads
 	@$(PYTHON) scripts/measure/bench_cpu.py --sleigh $(BUILD)/sleigh
