@@ -69,7 +69,7 @@ AGAIN     := $(patsubst %,attention/cuda/%.cu, \
     $(addprefix quantised/santa_is,.offloaded.long.wide .offloaded.long .long.wide .long .offloaded.wide .offloaded .wide) \
     $(addprefix quantised/santa_is,.bytes.long.wide .bytes.long .bytes.wide .bytes) \
     $(addprefix santa/santa,.long .bytes.long .bytes) $(addprefix lists/quest,.offloaded .bytes) \
-    santa/bernoulli.long lists/vattention.offloaded buckets/saap.offloaded dense_decode.bytes)
+    santa/bernoulli.long lists/joined.long lists/vattention.offloaded buckets/saap.offloaded dense_decode.bytes)
 CLI_SRC   += $(call sources,cli,*.cu)
 TEST_SRC  += $(call sources,tests,*.cu)
 TEST_AGAIN := tests/support/take_all_probe.long.cu tests/support/take_known_probe.long.cu
@@ -133,10 +133,10 @@ test: ## install packages, build, and run the whole test suite
 	@$(MAKE) --no-print-directory -j$$(nproc) all venv
 	@$(MAKE) --no-print-directory check
 
-# Runs three cases at a time for two cores, because cases wait for processes and clocks in two fifths of their time. Waiting threads must
+# Runs two cases at a time for each core, because cases wait for processes and clocks in two fifths of their time. Waiting threads must
 # sleep, because busy waiting would slow down the other cases.
 check: all venv ## build and run the test suite
-	@env SLEIGH_BIN=$(BUILD)/sleigh OMP_WAIT_POLICY=passive $(BUILD)/sleigh-test -j $$(($$(nproc) * 3 / 2))
+	@env SLEIGH_BIN=$(BUILD)/sleigh OMP_WAIT_POLICY=passive $(BUILD)/sleigh-test -j $$(($$(nproc) * 2))
 
 bench: $(BUILD)/sleigh ## measure prefill and decode of the embedded model at 8k and 32k tokens, on 2 threads
 	@$(PYTHON) scripts/measure/bench_cpu.py --sleigh $(BUILD)/sleigh

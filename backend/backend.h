@@ -16,6 +16,7 @@
 
 #include "backend/row.h"
 #include "backend/weight.h"
+#include "base/comm.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -147,11 +148,11 @@ struct sl_backend {
     void (*store_rows)(const sl_backend *be, const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks);
     // Copies n weights of equal n_cols into one block of the backend's memory, without gaps, and sets their data and scale
     // pointers. The format of their numbers there is the backend's. Weights without data (a dummy model) get random numbers.
-    // is_part: the weight, which is the only one, has the columns of one rank of several (models/cut.h).
+    // cut: what the weights are of those of all ranks (models/cut.h). With SL_CUT_COLS there is one weight.
     // NULL: operations read weights where the loader put them
-    int (*place)(const sl_backend *be, sl_weight *const *weights, int n, int is_part, sl_error *err);
+    int (*place)(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut, sl_error *err);
     // That place allocates; NULL: no place
-    size_t (*placed_bytes)(const sl_backend *be, sl_weight *const *weights, int n, int is_part);
+    size_t (*placed_bytes)(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut);
     // The stream of the operations (cudaStream_t), for kernels of other folders. Also makes the backend's device the current
     // device of the calling thread, because a launch goes to the current device. NULL: there is no stream
     void *(*stream)(const sl_backend *be);

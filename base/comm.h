@@ -7,7 +7,10 @@
 
 #include <stddef.h>
 
-enum { SL_MOST_RANKS = 8 }; // of one model
+enum {
+    SL_MOST_RANKS = 8,    // of one model
+    SL_COMM_BOARD = 4096, // bytes of a rank's board: a page
+};
 
 typedef struct sl_comm sl_comm;
 struct sl_comm {
@@ -15,6 +18,9 @@ struct sl_comm {
     // all: [n][n_floats], the parts of all ranks in their order. part: [n_floats], not a part of `all`
     void (*all_gather)(sl_comm *c, const float *part, size_t n_floats, float *all);
     void (*broadcast)(sl_comm *c, void *data, size_t n_bytes); // rank 0's data replace those of the others
+    // Ends all ranks; one of them prints the text. Any thread may call it. It does not return.
+    void (*fail)(sl_comm *c, const char *text);
+    void *board; // [n][SL_COMM_BOARD] memory that all ranks map, which begins with a page. Zeros at the start
 };
 
 // Without a communicator there is one rank.
@@ -29,5 +35,12 @@ static inline int sl_comm_rank(const sl_comm *c) {
 typedef struct sl_shard {
     int rank, n;
 } sl_shard;
+
+// What a rank has of a weight.
+typedef enum {
+    SL_CUT_NOT,  // all of it
+    SL_CUT_ROWS, // a part of the rows; of a vector: of the elements
+    SL_CUT_COLS,
+} sl_cut;
 
 #endif

@@ -3,15 +3,21 @@
 // A packet of base/ranks.c is one message of a SOCK_SEQPACKET socket. Between two ranks there is one send and one receive at a
 // time, so a request is a member of the connection to the other rank.
 #include "base/local_ranks.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+enum { REAP_MS = 2000 }; // for a process whose connection is closed: a GPU takes a while to end
 
 typedef struct request {
     int fd, is_send;
@@ -22,6 +28,7 @@ typedef struct request {
 typedef struct local_ranks { // the communicator of the functions below
     int rank, n;
     request *requests; // [n][2], of the connection to each rank: send, receive
+    pid_t *processes;  // [n] of the first rank: the processes of the others; 0: none, or it has ended and is reaped
 } local_ranks;
 
 // Returns 0 on success, as the functions of MPI do.
@@ -76,6 +83,30 @@ static int finalize(void) {
     return 0;
 }
 
+// ---- the ends of processes ----
+
+// Waits for the end of a rank's process. Without this call, it would be a zombie until the first rank ends. Returns 0 if it has
+// not ended within REAP_MS, or if this is not the first rank.
+static int reap(local_ranks *l, int rank, int *status) {
+    pid_t done = 0;
+    for (double until = sl_now_ms() + REAP_MS; l->processes[rank] && done == 0 && sl_now_ms() < until;) {
+        done = waitpid(l->processes[rank], status, WNOHANG);
+        if (done == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    if (done) l->processes[rank] = 0;
+    return done > 0;
+}
+
+static void describe_end(void *comm, int rank, char *text, size_t size) {
+    int status;
+    if (!reap(comm, rank, &status))
+        snprintf(text, size, "has closed its connection");
+    else if (WIFSIGNALED(status))
+        snprintf(text, size, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    else
+        snprintf(text, size, "has ended with exit code %d", WEXITSTATUS(status));
+}
+
 // ---- start ----
 
 // fds: [n][n], fds[a][b] is rank a's end of the connection to rank b; 0: none
@@ -95,16 +126,17 @@ static void close_others(int n, int rank, int *fds) { // the sockets of ranks bu
         if (i / n != rank && fds[i]) close(fds[i]), fds[i] = 0;
 }
 
-// Returns the rank of this process; negative: fork failed, and the ranks that were made before are killed.
-static int make_processes(int n) {
-    pid_t first = getpid(), made[n];
+// Returns the rank of this process; negative: fork failed, and the ranks that were made before are killed. made: [n], zeros
+static int make_processes(int n, pid_t *made) {
+    pid_t first = getpid();
     for (int rank = 1; rank < n; rank++) {
         made[rank] = fork();
         if (made[rank] < 0) {
-            while (--rank > 0) kill(made[rank], SIGKILL);
+            while (--rank > 0) kill(made[rank], SIGKILL), waitpid(made[rank], NULL, 0);
             return -1;
         }
         if (made[rank]) continue;
+        memset(made, 0, (size_t)n * sizeof *made);
         sigset_t interrupt;
         sigemptyset(&interrupt);
         sigaddset(&interrupt, SIGINT); // the first rank handles Ctrl+C for all
@@ -120,16 +152,18 @@ int sl_local_ranks_start(int n, sl_mpi *out, sl_error *err) {
     int *fds = calloc((size_t)n * (size_t)n, sizeof *fds);
     local_ranks *l = calloc(1, sizeof *l);
     request *requests = calloc(2 * (size_t)n, sizeof *requests);
-    int rc = fds && l && requests ? make_sockets(n, fds, err) : sl_fail(err, SL_ERR_MEMORY, "%d ranks: out of memory", n);
-    int rank = rc ? -1 : make_processes(n);
+    pid_t *processes = calloc((size_t)n, sizeof *processes);
+    int rc = fds && l && requests && processes ? make_sockets(n, fds, err)
+                                               : sl_fail(err, SL_ERR_MEMORY, "%d ranks: out of memory", n);
+    int rank = rc ? -1 : make_processes(n, processes);
     if (!rc && rank < 0) rc = sl_fail(err, SL_ERR_IO, "%d ranks: a process cannot be made: %s", n, strerror(errno));
     if (fds) close_others(n, rank, fds);
     if (rc) {
-        free(fds), free(l), free(requests);
+        free(fds), free(l), free(requests), free(processes);
         return rc;
     }
     for (int i = 0; i < 2 * n; i++) requests[i] = (request){.fd = fds[rank * n + i / 2], .is_send = i % 2 == 0};
-    *l = (local_ranks){.rank = rank, .n = n, .requests = requests};
+    *l = (local_ranks){.rank = rank, .n = n, .requests = requests, .processes = processes};
     free(fds);
     *out = (sl_mpi){.world = l,
                     .init_thread = init_thread,
@@ -139,14 +173,17 @@ int sl_local_ranks_start(int n, sl_mpi *out, sl_error *err) {
                     .isend = isend,
                     .irecv = irecv,
                     .test = test,
-                    .finalize = finalize};
+                    .finalize = finalize,
+                    .describe_end = describe_end};
     return 0;
 }
 
 void sl_local_ranks_end(sl_mpi *mpi) {
     local_ranks *l = mpi->world;
+    int status;
     for (int peer = 0; peer < l->n; peer++)
         if (peer != l->rank) close(l->requests[2 * peer].fd);
-    free(l->requests), free(l);
+    for (int peer = 0; peer < l->n; peer++) reap(l, peer, &status);
+    free(l->requests), free(l->processes), free(l);
     *mpi = (sl_mpi){0};
 }

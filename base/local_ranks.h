@@ -10,7 +10,8 @@
 // one this is. When the first process ends, the system ends the others. SL_ERR_IO: no socket, or no process
 int sl_local_ranks_start(int n, sl_mpi *out, sl_error *err);
 
-// Closes this rank's sockets, and frees what sl_local_ranks_start made. No thread uses the functions any more.
+// Closes this rank's sockets, and frees what sl_local_ranks_start made. No thread uses the functions any more. The first rank
+// waits up to 2 s for the end of each other process, which frees its GPU.
 void sl_local_ranks_end(sl_mpi *mpi);
 
 #endif

@@ -131,10 +131,12 @@ static message *pop(queue *q) {
 
 static void report(sl_ranks *r, int code, const char *text);
 
-// Notes that MPI cannot reach a rank. check_silence ends the run soon, but not at once: if the other rank has ended the run,
-// the launcher ends this one.
-static void lose(peer *p) {
-    double soon = sl_now_ms() - SL_RANKS_SILENCE_MS + GRACE_MS;
+// Notes that a rank cannot be reached. check_silence ends the run soon, but not at once: if the other rank has ended the run,
+// the launcher, or the first rank, ends this one. The first of local ranks ends it at once: it has read all that the other rank
+// sent before its end.
+static void lose(const sl_ranks *r, peer *p) {
+    int is_first = r->is_local && r->rank == 0;
+    double soon = sl_now_ms() - SL_RANKS_SILENCE_MS + (is_first ? 0 : GRACE_MS);
     p->is_receiving = p->is_sending = 0;
     p->is_lost = 1;
     if (p->heard > soon) p->heard = soon;
@@ -143,7 +145,7 @@ static void lose(peer *p) {
 static void post(sl_ranks *r, int rank) {
     peer *p = &r->peers[rank];
     p->is_receiving = 1;
-    if (r->mpi.irecv(&p->from, (int)sizeof p->from, r->mpi.byte, rank, 0, r->mpi.world, &p->receiving)) lose(p);
+    if (r->mpi.irecv(&p->from, (int)sizeof p->from, r->mpi.byte, rank, 0, r->mpi.world, &p->receiving)) lose(r, p);
 }
 
 static void take(sl_ranks *r, int rank) {
@@ -175,7 +177,7 @@ static int receive_packets(sl_ranks *r, int rank) {
     peer *p = &r->peers[rank];
     int moved = 0, is_done = 0;
     while (p->is_receiving) {
-        if (r->mpi.test(&p->receiving, &is_done, NULL)) return lose(p), moved;
+        if (r->mpi.test(&p->receiving, &is_done, NULL)) return lose(r, p), moved;
         if (!is_done) break;
         moved = 1, p->is_receiving = 0, p->heard = sl_now_ms();
         take(r, rank);
@@ -205,14 +207,14 @@ static int send_packets(sl_ranks *r, int rank) {
     int moved = 0, is_done;
     for (;;) {
         if (p->is_sending) {
-            if (r->mpi.test(&p->sending, &is_done, NULL)) return lose(p), moved;
+            if (r->mpi.test(&p->sending, &is_done, NULL)) return lose(r, p), moved;
             if (!is_done) return moved;
             p->is_sending = 0, p->spoke = sl_now_ms(), moved = 1;
         }
         if (p->is_lost || !next_packet(r, p)) return moved;
         int size = (int)(offsetof(packet, data) + p->to.n);
         p->is_sending = 1;
-        if (r->mpi.isend(&p->to, size, r->mpi.byte, rank, 0, r->mpi.world, &p->sending)) return lose(p), moved;
+        if (r->mpi.isend(&p->to, size, r->mpi.byte, rank, 0, r->mpi.world, &p->sending)) return lose(r, p), moved;
     }
 }
 
@@ -245,16 +247,17 @@ static void report(sl_ranks *r, int code, const char *text) {
 
 // Ends the run if a rank is silent. The lowest rank that lives reports it; the others wait for its END.
 static void check_silence(sl_ranks *r, double now) {
-    char text[SL_RANKS_NAME + 160];
+    char text[SL_RANKS_NAME + 160], how[100];
     int lost = 0, lowest = 0;
     while (lost < r->n && (lost == r->rank || r->peers[lost].has_left || now - r->peers[lost].heard <= SL_RANKS_SILENCE_MS))
         lost++;
     if (lost == r->n) return;
     while (lowest < r->rank && now - r->peers[lowest].heard > SL_RANKS_SILENCE_MS) lowest++;
     if (lowest < r->rank && now - r->peers[lost].heard < SL_RANKS_SILENCE_MS + GRACE_MS) return;
-    if (r->is_local && r->peers[lost].is_lost)
-        snprintf(text, sizeof text, "%s has ended before the run: it was killed, or has failed", sl_ranks_name(r, lost));
-    else
+    if (r->mpi.describe_end && r->peers[lost].is_lost) {
+        r->mpi.describe_end(r->mpi.world, lost, how, sizeof how);
+        snprintf(text, sizeof text, "%s %s before the end of the run", sl_ranks_name(r, lost), how);
+    } else
         snprintf(text, sizeof text, "%s has given no sign of life for %d s: it was killed or stopped, or cannot be reached",
                  sl_ranks_name(r, lost), SL_RANKS_SILENCE_MS / 1000);
     report(r, 1, text);

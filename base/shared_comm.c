@@ -25,6 +25,7 @@ enum {
 };
 
 typedef struct shared { // zeros at the start
+    _Alignas(SL_COMM_BOARD) char boards[SL_MOST_RANKS][SL_COMM_BOARD];
     _Alignas(LINE) _Atomic uint32_t n_arrived;
     _Alignas(LINE) _Atomic uint32_t turn; // grows with each barrier
     _Atomic uint32_t n_asleep;            // ranks that sleep until `turn` grows, or are about to
@@ -33,6 +34,7 @@ typedef struct shared { // zeros at the start
 
 typedef struct shared_comm {
     sl_comm table; // first, so that a pointer to it is a pointer to the object
+    sl_ranks *ranks;
     shared *memory;
     size_t size;
     int next; // which of its slots this rank fills next
@@ -91,6 +93,10 @@ static void broadcast(sl_comm *comm, void *data, size_t n_bytes) {
     }
 }
 
+static void fail(sl_comm *comm, const char *text) {
+    sl_ranks_fail(((shared_comm *)comm)->ranks, 1, text);
+}
+
 // ---- life ----
 
 static int cannot_share(const shared_comm *c, int number, sl_error *err) {
@@ -111,7 +117,7 @@ static int make_memory(const shared_comm *c, int *fd, sl_error *err) {
 static int map_memory(shared_comm *c, int fd, sl_error *err) {
     void *p = mmap(NULL, c->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED) return cannot_share(c, errno, err);
-    c->memory = p;
+    c->memory = p, c->table.board = c->memory->boards;
     return 0;
 }
 
@@ -151,7 +157,9 @@ int sl_shared_comm_open(sl_ranks *r, int first, int n, sl_comm **out, sl_error *
                            sl_ranks_name(r, first + i), first, n);
     shared_comm *c = calloc(1, sizeof *c);
     if (!c) return sl_fail(err, SL_ERR_MEMORY, "%d ranks: out of memory", n);
-    c->table = (sl_comm){.rank = sl_ranks_rank(r) - first, .n = n, .all_gather = all_gather, .broadcast = broadcast};
+    c->table =
+        (sl_comm){.rank = sl_ranks_rank(r) - first, .n = n, .all_gather = all_gather, .broadcast = broadcast, .fail = fail};
+    c->ranks = r;
     c->size = sizeof *c->memory + 2 * (size_t)n * SLOT;
     int rc = share_memory(r, first, c, err);
     if (rc)

@@ -6,7 +6,7 @@
 #include "base/ranks.h"
 
 // Connects the n ranks from rank `first` on, of which this process is one. All n ranks call it. SL_ERR_UNSUPPORTED: they are
-// on different hosts.
+// on different hosts. r outlives the communicator.
 int sl_shared_comm_open(sl_ranks *r, int first, int n, sl_comm **out, sl_error *err);
 void sl_shared_comm_close(sl_comm *c); // NULL: nothing
 

@@ -204,7 +204,8 @@ static int check_files(const cli_options *o, sl_error *err) {
 
 int cli_ranks_check_team(cli_options *o, sl_error *err) {
     const char *flag = o->cache.path                                                      ? "--prompt-cache"
-                       : o->run.drafts.draft || o->run.drafts.drafts.n                    ? "--draft"
+                       : o->run.drafts.model                                              ? "--draft-model"
+                       : o->serve.slot_save_path                                          ? "--slot-save-path"
                        : o->input.jsonl && !strcmp(o->input.jsonl, "-")                   ? "--jsonl -"
                        : o->input.prompts && !strcmp(o->input.prompts, "-")               ? "--prompts -"
                        : o->what && strcmp(o->what, "decode") && strcmp(o->what, "model") ? o->what

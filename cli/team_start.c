@@ -5,7 +5,10 @@
 #include "cli/process.h"
 #include "cli/rank_checks.h"
 
-enum { SHARES_MODEL = CLI_RUNS | CLI_BENCH | CLI_COMPARE | CLI_PERPLEXITY | CLI_EVAL, SHARES_WORK = CLI_PERPLEXITY | CLI_EVAL };
+enum {
+    SHARES_MODEL = CLI_RUNS | CLI_BENCH | CLI_COMPARE | CLI_PERPLEXITY | CLI_EVAL | CLI_SERVE,
+    SHARES_WORK = CLI_PERPLEXITY | CLI_EVAL
+};
 
 static int check(const sl_ranks *r, int n, unsigned command, sl_error *err) {
     int n_ranks = sl_ranks_n(r);
@@ -13,8 +16,8 @@ static int check(const sl_ranks *r, int n, unsigned command, sl_error *err) {
         return sl_fail(err, SL_ERR_ARG, "--tensor-parallel-size %d: expected 1, 2, 4 or 8", n);
     if (n > 1 && !(command & SHARES_MODEL))
         return sl_fail(err, SL_ERR_ARG,
-                       "--tensor-parallel-size %d: expected 1 with this command; generate, chat, bench, compare, eval and "
-                       "perplexity share a model between processes",
+                       "--tensor-parallel-size %d: expected 1 with this command; generate, chat, bench, compare, eval, "
+                       "perplexity and serve share a model between processes",
                        n);
     if (r && n_ranks % n)
         return sl_fail(err, SL_ERR_ARG, "mpirun or srun has started %d ranks; expected a multiple of --tensor-parallel-size %d",

@@ -54,12 +54,23 @@ static int copy_to_device(sl_device *device, const sl_buckets *b, sl_error *err)
     return sl_fail(err, SL_ERR_MEMORY, "the bucket file: out of memory on the device, after %zu MiB of it", all >> 20);
 }
 
+// Lets the arrays begin with KV head `first`, the first one of this rank. The heads of all ranks stay behind each other, so
+// layer l begins l n_kv_heads heads further on.
+static void skip_heads(sl_buckets *b, size_t first) {
+    size_t C = b->n_buckets, W = b->width, dim = b->head_dim, B = b->bits.n_bits;
+    if (b->centroids) b->centroids += first * C * dim;
+    if (b->roped) b->roped += first * C * dim;
+    if (b->w1) b->w1 += first * W * dim, b->b1 += first * W, b->w2 += first * C * W, b->b2 += first * C;
+    if (B) b->bits.wq += first * B * dim, b->bits.wk += first * B * dim, b->bits.bq += first * B, b->bits.bk += first * B;
+}
+
 // What the open files have, for methods and page extras.
 static void publish(sl_engine *e) {
     const sl_config *c = &e->model->config;
     e->trained = (sl_buckets){.n_layers = c->n_layers, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
     if (e->bucket_file) e->trained = e->device.buckets ? e->device.buckets->buckets : *sl_bucket_file_get(e->bucket_file);
     if (e->bit_file) e->trained.bits = *sl_bit_file_get(e->bit_file);
+    skip_heads(&e->trained, (size_t)(c->shard.rank * e->model->part.n_kv_heads));
     e->geom.buckets = e->device.pool.buckets = &e->trained;
 }
 

@@ -151,6 +151,11 @@ __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, con
 // Connects the engine, whose device is open, with the ranks of its model. SL_ERR_UNSUPPORTED: what ranks cannot do.
 int sl_engine_join(sl_engine *e, const sl_engine_options *o, sl_error *err);
 void sl_engine_meet(const sl_engine *e); // waits until all ranks of the model call it; returns at once without ranks
+// Rank 0's measured time, for decisions that depend on it. All ranks call it.
+double sl_engine_share_time(const sl_engine *e, double ms);
+// 1: the error of a pass is one that the other ranks of the model may not have had: no memory, or the device. Then the run must
+// end, because the other ranks go on with the pass. 0: all ranks have this error, or there is one process
+int sl_engine_is_own_error(const sl_engine *e, int rc);
 // n_threads; 0: the cores, of which each rank of the model has an equal share
 int sl_model_threads(const sl_model *model, int n_threads);
 // SL_ERR_UNSUPPORTED: the engine is one of several ranks. what: a feature that is for one process only

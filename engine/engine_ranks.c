@@ -1,7 +1,7 @@
 // engine/engine_ranks.c - the engine of a rank of a tensor-parallel run. Each rank has some heads, a part of the MLP and a part
 // of the output head, and runs the same passes. The backend adds the parts of sums (sl_cpu_use_comm, sl_cuda_use_comm); this
 // file brings the logits together, so that each rank samples the same token, and makes the ranks agree where they could differ:
-// the context that fits into memory, and a cancelled call.
+// the context that fits into memory, a cancelled call, and the times by which drafts are chosen.
 #include "backend/cpu/cpu_ranks.h"
 #include "engine/engine_internal.h"
 
@@ -20,9 +20,7 @@ static int check_options(const sl_engine *e, const sl_engine_options *o, sl_erro
     if (e->device.backend->is_device && o->kv_cache && strcmp(o->kv_cache, "gpu"))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "{kv_cache} %s: found {tensor_parallel} %d; expected {kv_cache} gpu with it",
                        o->kv_cache, n);
-    if (o->n_draft)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "{tensor_parallel} %d: drafts ({draft}) are chosen by measured times, which differ between ranks", n);
+    if (o->draft_model) return sl_engine_check_whole(e, "a draft model ({draft_model})", err);
     return 0;
 }
 
@@ -92,6 +90,15 @@ void sl_engine_meet(const sl_engine *e) {
     if (e->comm) sl_engine_gather(e, &own, sizeof own, all);
 }
 
+double sl_engine_share_time(const sl_engine *e, double ms) {
+    if (e->comm) e->comm->broadcast(e->comm, &ms, sizeof ms);
+    return ms;
+}
+
+int sl_engine_is_own_error(const sl_engine *e, int rc) {
+    return e->comm && (rc == SL_ERR_MEMORY || rc == SL_ERR_DEVICE || rc == SL_ERR_IO);
+}
+
 int sl_model_threads(const sl_model *model, int n_threads) {
     int share = sl_cpu_cores() / sl_comm_n(model->comm);
     return n_threads > 0 ? n_threads : share > 1 ? share : 1;
@@ -108,7 +115,6 @@ int sl_engine_check_whole(const sl_engine *e, const char *what, sl_error *err) {
 static const char *shared_by_heads(const sl_attn_spec *spec) {
     for (int i = 0; i < 2; i++) {
         const sl_attn_method *m = i ? spec->plus : spec->method;
-        if (m && m->needs_buckets) return "its bucket file has the KV heads of all ranks";
         if (m && !strcmp(m->name, "magicpig")) return "its hash functions are numbered by KV head";
     }
     if (sl_attn_certifies_layer(spec)) return "it states an error of all heads of a layer";

@@ -12,7 +12,7 @@ int sl_model_is_dummy(const sl_model *model) {
 }
 
 int sl_model_device_makes(const sl_model *model, const sl_backend *be) {
-    return be->is_device && model->is_dummy && sl_quantise_is_plain(&model->quant.round) && model->part.shard.n < 2;
+    return be->is_device && model->is_dummy && sl_quantise_is_plain(&model->quant.round);
 }
 
 // ---- bytes ----
@@ -176,7 +176,10 @@ int sl_model_list_rounded(const sl_model *model, const char *format, sl_model_we
                        model->name, format);
     rc = sl_model_weights_bind(&model->config, model->tensors, &quant, out, err);
     if (!rc) rc = check_plain(model, out, format, err);
-    if (rc) sl_model_weights_free(out);
+    if (rc)
+        sl_model_weights_free(out);
+    else
+        out->config = &model->part; // the dimensions of passes
     return rc;
 }
 

@@ -458,7 +458,10 @@ static int take_drafts(sl_stream *s, const sl_draft_job *job, sl_error *err) {
         // A grammar that begins here limits the token, which the pass did not know.
         int32_t id = sl_sampler_allowed(s->sampler) ? -1 : job->next[n_accepted];
         // After an error the stream keeps what it has. Its next step reports the error, before any stream changes.
-        if (keep_logprobs(s, NULL) || (id < 0 && sl_sample_claimed(&s->session, 1, &s->sampler, &id, NULL))) break;
+        int failed = keep_logprobs(s, err);
+        if (!failed && id < 0) failed = sl_sample_claimed(&s->session, 1, &s->sampler, &id, err);
+        if (sl_engine_is_own_error(s->session->engine, failed)) rc = failed;
+        if (failed) break;
         n_compared++;
         if (id != job->ids[n_accepted + 1]) break;
         n_accepted++;

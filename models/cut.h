@@ -8,12 +8,6 @@
 #include "backend/weight.h"
 #include "base/comm.h"
 
-typedef enum {
-    SL_CUT_NOT,  // every rank has the whole weight
-    SL_CUT_ROWS, // of a vector: its elements
-    SL_CUT_COLS,
-} sl_cut;
-
 // Sets the dimensions of *w, which has no data, or the whole weight's data, to those of the part. SL_ERR_UNSUPPORTED: the cut
 // does not fall between rows, groups of columns or blocks of scales. is_vector: a part of n_cols is meant by SL_CUT_ROWS
 int sl_cut_shape(sl_weight *w, sl_cut cut, int is_vector, const sl_shard *shard, sl_error *err);

@@ -307,7 +307,7 @@ static size_t placed_bytes(const sl_model_weights *w, const sl_backend *be, int 
         if (!copies[j].data && r->zero) copies[j].zero = r->zero->data;
         if (!copies[j].data && r->index) copies[j].order = r->index->data;
     }
-    return be->placed_bytes(be, group, *n, w->tensors[i].cut == SL_CUT_COLS);
+    return be->placed_bytes(be, group, *n, w->tensors[i].cut);
 }
 
 // 1: a tied tensor of which a rank has some rows, and which a device may store in another order than the whole tensor's.
@@ -380,7 +380,7 @@ int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, cons
         if (t->same_as && !is_apart(&w->tensors[i], t->same_as))
             *t->weight = w->tensors[i].cut == SL_CUT_NOT ? *t->same_as : sl_cut_rows(t->same_as, 0, &w->config->shard);
         else
-            rc = be->place(be, group, n = joined(placed, i, group), w->tensors[i].cut == SL_CUT_COLS, err);
+            rc = be->place(be, group, n = joined(placed, i, group), w->tensors[i].cut, err);
         if (!rc) sl_progress_report(progress, i + n, w->n_tensors);
     }
     if (rc)
@@ -415,7 +415,7 @@ static int place_rounded(const sl_model_weights *w, const sl_backend *be, const 
         n = 1;
         if (!is_rounded(w, i)) continue;
         rc = sl_cancel_poll(cancel, err);
-        if (!rc) rc = be->place(be, group, n = joined(placed, i, group), w->tensors[i].cut == SL_CUT_COLS, err);
+        if (!rc) rc = be->place(be, group, n = joined(placed, i, group), w->tensors[i].cut, err);
     }
     return rc;
 }

@@ -33,9 +33,9 @@
     X(cli_meter) X(cli_perplexity) X(cli_plot) X(cli_reproduce) X(cli_manual) X(cli_parts) X(cli_quantize) X(cli_habits) X(cli_flags) \
     X(figures_bench) X(figures_compare) X(figures_eval) X(figures_tune) X(plot_figures) X(cli_rope) X(cli_hub) \
     X(cli_model_path) X(cli_ranks) X(cli_team) X(rank_sums) X(cli_interrupt) X(cli_faults) X(layer_budgets) X(attn_profile) X(cli_tune) X(progress) X(eval) \
-    X(http) X(http_streams) X(http_hostile) X(page) X(serve) X(serve_drafts) X(serve_formats) X(serve_calls) X(serve_load) X(serve_slots) X(serve_conversations) X(serve_clients) \
+    X(http) X(http_streams) X(http_hostile) X(page) X(serve) X(serve_drafts) X(serve_formats) X(serve_calls) X(serve_load) X(serve_slots) X(serve_conversations) X(serve_ranks) X(serve_clients) \
     X(intervals) X(auto) X(auto_prefill) X(strips) X(cli_auto) X(cuda_ops) X(cuda_linear) X(cuda_quant) X(cuda_fp8) X(cuda_norm) X(cuda_decode) \
-    X(cuda_prefill) X(cuda_sampler) X(cuda_engine) X(cuda_devices) X(cuda_ranks) X(cli_team_cuda) X(cuda_bernoulli) X(cuda_bits) X(cuda_byte_rows) X(cuda_carried) \
+    X(cuda_prefill) X(cuda_sampler) X(cuda_engine) X(cuda_devices) X(cuda_ranks) X(cli_team_cuda) X(cuda_bernoulli) X(cuda_joined) X(cuda_bits) X(cuda_byte_rows) X(cuda_carried) \
     X(cuda_extras) X(cuda_extremes) X(cuda_is) X(cuda_masks) X(cuda_same_masks) X(cuda_long) X(cuda_means) \
     X(cuda_observe) X(cuda_pps) X(cuda_santa) X(cuda_saap) X(cuda_sparse) X(cuda_take_all) X(cuda_take_known) \
     X(cuda_tiny) X(cuda_vattention) X(cuda_naive) X(cuda_naive_layers) X(cuda_offload) \

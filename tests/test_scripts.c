@@ -196,12 +196,16 @@ static void short_questions_page(void) {
 }
 
 static void predictors_page(void) {
-    check_page("scripts/measure/predictors.py report", "predictors.md");
+    check_page("scripts/measure/predictors.py report --no-picture", "predictors.md");
 }
 
 // Every figure of ours that the page shows is a cell of another page of results/.
 static void papers_page(void) {
     check_page("scripts/measure/papers.py", "papers.md");
+}
+
+static void paper_tables_page(void) {
+    check_page("scripts/measure/paper_tables.py report", "paper-tables.md");
 }
 
 static void sparse_prefill_page(void) {
@@ -516,6 +520,7 @@ static const test_case cases[] = {
     {"real-page", NEEDS_NOTHING, real_page},
     {"predictors-page", NEEDS_NOTHING, predictors_page},
     {"papers-page", NEEDS_NOTHING, papers_page},
+    {"paper-tables-page", NEEDS_NOTHING, paper_tables_page},
     {"short-questions-page", NEEDS_NOTHING, short_questions_page},
     {"sparse-prefill", NEEDS_NOTHING, sparse_prefill},
     {"sparse-prefill-page", NEEDS_NOTHING, sparse_prefill_page},

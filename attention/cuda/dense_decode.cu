@@ -42,6 +42,7 @@
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/decode_ring.cuh"
 #include "attention/cuda/key_query.cuh"
+#include "attention/cuda/lists/joined.h"
 #include "attention/cuda/mma_tiles.cuh"
 #include "attention/cuda/partial_softmax.cuh"
 #include "attention/cuda/workspace.cuh"
@@ -976,22 +977,25 @@ int most_rows(const sl_attn_spec *spec, int n_kv) { // most rows that are read o
     return min(n_kv, subset.sink_end() + subset.window + TILE);
 }
 
-size_t streaming_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+size_t streaming_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    if (spec->plus) return sl_joined_cuda_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
     return workspace(geom, spec, n_seqs, 1, most_rows(spec, n_kv));
 }
 
 void streaming_decode(const sl_attn_cuda_decode_args *args) {
+    if (args->spec->plus) return sl_joined_cuda_ops.decode(args);
     sl_attn_cuda_decode_args few = *args;
     few.max_kv = most_rows(args->spec, args->max_kv);
     decode_subset(&few, subset_of(args->spec));
 }
 
 void account_streaming(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    stats->features += geom->n_heads;
+    if (spec->plus) return; // the kernels of a join count its rows
     row_subset subset = subset_of(spec);
     uint64_t sink = min(subset.sink, n_kv), rows = sink + min((uint64_t)subset.window, n_kv - sink);
     count_rows_read(geom, rows, rows, stats);
     stats->samples += rows * geom->n_heads;
-    stats->features += geom->n_heads;
 }
 
 // Exact attention reads every row.

@@ -16,7 +16,7 @@ enum {
     SL_KEY_BITS_MOST = 128        // bits of a key
 };
 
-// head below: layer * n_kv_heads + KV head.
+// head below: layer * n_kv_heads + KV head. A rank of several has the model's n_kv_heads, and arrays from its first head on.
 typedef struct sl_key_bits {
     int n_bits;           // B, a multiple of 32; 0: none
     const bf16 *wq, *wk;  // [head][B][head_dim] of queries and of keys, both after RoPE

@@ -3,7 +3,8 @@
 // Q. Zhu, J. Duan, C. Chen, X. Li, S. Liu, G. Feng, X. Lv, C. Xiao, D. Lin, C. Yang: SampleAttention: Near-Lossless
 // Acceleration of Long Context LLM Inference with Adaptive Structured Sparse Attention, Algorithm 1. A segment is split into
 // chunk_n chunks of query blocks, equal to within one block. The last 128 queries of a chunk are sampled. The sink and the
-// diagonal are our addition (prefill_mask.h).
+// diagonal are our addition (prefill_mask.h), and so is the repair: the rows of a query block that was not sampled show whether
+// the sampled rows speak for the chunk.
 #include "attention/prefill/row_sums.h"
 #include "attention/stages/stages.h"
 
@@ -13,6 +14,7 @@ static const sl_attn_param params[] = {
     {"alpha_c", SL_PARAM_FLOAT, 0.95, 0, 1, "share of the sampled mass that the chosen columns hold", NULL},
     {"alpha_s", SL_PARAM_FLOAT, 0.95, 0, 1, "share of the sampled mass that the chosen slashes hold", NULL},
     {"chunk_n", SL_PARAM_INT, 1, 1, 64, "chunks of a segment, each with samples of its own", NULL},
+    {"repair", SL_PARAM_FLOAT, 0, 0, 1, "least share that a checked row keeps, else the chunk is dense; 0: no check", NULL},
     {0},
 };
 
@@ -39,6 +41,25 @@ static void choose_slashes(const sl_mask_args *a, sl_row_sums *x) {
     }
 }
 
+// The least share of their mass that the rows of the middle query block keep.
+static int32_t kept_in_middle(const sl_mask_args *a, int head, int from, int to, sl_row_sums *x) {
+    int middle = from + (to - from - 1) / 2;
+    sl_score_rows rows = sl_rows_of_blocks(a, head, middle, middle + 1, 1);
+    return sl_sum_rows(a, &rows, x) ? sl_rows_kept(a, &rows, x) : SL_MASK_NOT_SAMPLED;
+}
+
+// kept: of the sampled rows. Makes the chunk dense if a sampled or a checked row keeps less than the share `repair`. Returns
+// the estimated CRA of all these rows.
+static int32_t repair_chunk(const sl_mask_args *a, int head, int from, int to, int32_t kept, sl_row_sums *x) {
+    uint64_t least = share_param(a, "repair");
+    if (!least) return kept;
+    int32_t checked = kept_in_middle(a, head, from, to, x);
+    if (checked < kept) kept = checked;
+    if (kept >= 0 && (uint64_t)kept << (32 - SL_SHARE_BITS) >= least) return kept;
+    sl_mask_add_all(a, head, from, to);
+    return kept < 0 ? kept : 1 << SL_SHARE_BITS;
+}
+
 // The query blocks [from, to) of a head. Returns the estimated CRA.
 static int32_t mask_chunk(const sl_mask_args *a, int head, int from, int to, sl_row_sums *x) {
     sl_score_rows rows = sl_rows_of_blocks(a, head, from, to, 1);
@@ -52,7 +73,7 @@ static int32_t mask_chunk(const sl_mask_args *a, int head, int from, int to, sl_
     choose_columns(a, &rows, x);
     choose_slashes(a, x);
     sl_mask_add_lines(a->mask, head, from, to, x->set, x->other);
-    return sl_rows_kept(a, &rows, x);
+    return repair_chunk(a, head, from, to, sl_rows_kept(a, &rows, x), x);
 }
 
 static void mask_head(const sl_mask_args *a, int head, sl_row_sums *x) {

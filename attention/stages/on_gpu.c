@@ -9,9 +9,8 @@ int sl_attn_on_gpu(const sl_attn_spec *spec) {
         sl_tile_of(spec) != SL_TILE)
         return 0;
     if (!spec->plus) return 1;
-    const sl_proposal *propose = spec->method->stages->propose;
-    int joins = propose == &sl_propose_bernoulli || propose == &sl_propose_bernoulli_group; // bernoulli.cu, with the samplers
-    return joins && spec->plus->cuda && spec->plus->stages->draw->sampler;
+    // joined.cu and bernoulli.cu have the samplers of the SANTA family after every first method but saap and saap-kmeans.
+    return spec->method->stages->draw != &sl_draw_visited && spec->plus->cuda && spec->plus->stages->draw->sampler;
 }
 
 // 1: the kernels of a table of the method (offloaded, bytes) offer a specification that its other kernels offer too. NULL: the

@@ -74,7 +74,7 @@ static void aside_end(const sl_backend *be) {
 }
 
 static void fill(const sl_backend *be, uint64_t key, const bf16 *quantiles, size_t from, size_t n, bf16 *out) {
-    sl_cuda_dummy_fill(key, quantiles, from, n, out, use(be)->stream);
+    sl_cuda_dummy_fill(key, quantiles, from, 1, n, n, out, use(be)->stream);
 }
 
 static void store_blocks(const sl_backend *be, const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks) {
@@ -153,12 +153,12 @@ static void decode_linear(sl_cuda *c, matrices m, sl_cuda_linear l, int n_rows, 
 }
 
 // A prefill with a packed matrix, which becomes bf16 in the scratch memory, as many rows at a time as fit.
-static void prefill_widened(sl_cuda *c, const sl_weight *w, int n_ranks, const sl_cuda_product *all) {
+static void prefill_widened(sl_cuda *c, const sl_weight *w, const sl_cuda_product *all) {
     for (int first = 0, most = sl_cuda_rows_that_fit(SL_WIDE, w->n_cols, sizeof(bf16)); first < all->n_out; first += most) {
         sl_cuda_product part = *all;
         part.w = c->wide, part.n_out = all->n_out - first < most ? all->n_out - first : most;
         part.out = sl_cuda_output_at(all, 0, first);
-        sl_cuda_packed_widen(w, n_ranks, first, part.n_out, c->wide, c->stream);
+        sl_cuda_packed_widen(w, 1, first, part.n_out, c->wide, c->stream);
         sl_cuda_gemm(c, &part);
     }
 }
@@ -180,34 +180,48 @@ static void prefill_linear(sl_cuda *c, matrices m, const bf16 *x, int n_rows, in
         if (w->inputs != SL_INPUTS_PLAIN)
             sl_cuda_prefill_fp8(c, w, &p);
         else if (is_packed(w))
-            prefill_widened(c, w, m.n_ranks, &p);
+            prefill_widened(c, w, &p);
         else
             sl_cuda_gemm(c, &p);
     }
 }
 
-// A product that is added to the residual stream, and whose columns lie on all ranks. norm: of a decode step; NULL: none
-static void linear_ranks(sl_cuda *c, const sl_weight *w, const bf16 *x, int n_rows, sl_linear_mode mode, float *out,
-                         const sl_next_norm *norm) {
+// A product of a decode step that is added to the residual stream, and whose columns lie on all ranks. norm NULL: none
+static void decode_ranks(sl_cuda *c, const sl_weight *w, const bf16 *x, int n_rows, float *out, const sl_next_norm *norm) {
     const matrices own = {.w = {w}, .n = 1, .n_ranks = c->ranks->exchange.n};
-    if (mode == SL_LINEAR_DECODE && c->skipped_parts & SL_PART_LINEAR) return;
+    if (c->skipped_parts & SL_PART_LINEAR) return;
     for (int r = 0, rows, most = sl_cuda_ranks_rows(w->n_rows); r < n_rows; r += rows) {
-        const bf16 *from = x + (size_t)r * w->n_cols;
-        float *part = sl_cuda_ranks_slot(c);
         sl_next_norm next = norm ? *norm : (sl_next_norm){0};
         rows = n_rows - r < most ? n_rows - r : most;
-        if (mode == SL_LINEAR_PREFILL)
-            prefill_linear(c, own, from, rows, 1, 0, part);
-        else
-            decode_linear(c, own, (sl_cuda_linear){.x = from, .end = SL_LINEAR_STORE, .out32 = part}, rows, w->n_rows);
+        decode_linear(c, own,
+                      (sl_cuda_linear){.x = x + (size_t)r * w->n_cols, .end = SL_LINEAR_STORE, .out32 = sl_cuda_ranks_slot(c)},
+                      rows, w->n_rows);
         if (norm) {
             next.rows = (bf16 *)norm->rows + (size_t)r * w->n_rows;
             next.sums = norm->sums + (size_t)r * (w->n_rows / SL_NORM_TILE);
         }
-        if (mode == SL_LINEAR_PREFILL)
-            sl_cuda_ranks_add_prefill(c, rows, w->n_rows, out + (size_t)r * w->n_rows);
-        else
-            sl_cuda_ranks_add(c, rows, w->n_rows, out + (size_t)r * w->n_rows, norm ? &next : NULL);
+        sl_cuda_ranks_add(c, rows, w->n_rows, out + (size_t)r * w->n_rows, norm ? &next : NULL);
+    }
+}
+
+// The same of a prefill. A part of a packed matrix becomes bf16 once, for all exchanges of its outputs.
+static void prefill_ranks(sl_cuda *c, const sl_weight *w, const bf16 *x, int n_rows, float *out) {
+    const int n_cols = w->n_cols, all = is_packed(w) ? sl_cuda_rows_that_fit(SL_WIDE, n_cols, sizeof(bf16)) : w->n_rows;
+    for (int first = 0, n_out; first < w->n_rows; first += n_out) {
+        n_out = w->n_rows - first < all ? w->n_rows - first : all;
+        if (is_packed(w)) sl_cuda_packed_widen(w, c->ranks->exchange.n, first, n_out, c->wide, c->stream);
+        for (int r = 0, rows, most = sl_cuda_ranks_rows(n_out); r < n_rows; r += rows) {
+            rows = n_rows - r < most ? n_rows - r : most;
+            sl_cuda_gemm(c, &(sl_cuda_product){.w = is_packed(w) ? c->wide : w->data,
+                                               .n_out = n_out,
+                                               .n_in = n_cols,
+                                               .x = x + (size_t)r * n_cols,
+                                               .n_rows = rows,
+                                               .is_fp32 = 1,
+                                               .out = sl_cuda_ranks_slot(c),
+                                               .out_stride = n_out});
+            sl_cuda_ranks_add_prefill(c, rows, n_out, out + (size_t)r * w->n_rows + first, w->n_rows);
+        }
     }
 }
 
@@ -215,7 +229,7 @@ static void linear(const sl_backend *be, const sl_weight *w, const void *x, int 
                    float *out) {
     sl_cuda *c = use(be);
     if (c->ranks && accumulate)
-        linear_ranks(c, w, x, n_rows, mode, out, NULL);
+        mode == SL_LINEAR_PREFILL ? prefill_ranks(c, w, x, n_rows, out) : decode_ranks(c, w, x, n_rows, out, NULL);
     else if (mode == SL_LINEAR_PREFILL)
         prefill_linear(c, (matrices){.w = {w}, .n = 1}, x, n_rows, 1, accumulate, out);
     else
@@ -237,7 +251,7 @@ static sl_normed linear_norm(const sl_backend *be, const sl_weight *w, const voi
         return (sl_normed){.rows = norm->rows};
     }
     if (use(be)->ranks)
-        linear_ranks(sl_cuda_of(be), w, x, n_rows, mode, out, norm);
+        decode_ranks(sl_cuda_of(be), w, x, n_rows, out, norm);
     else
         decode_linear(use(be), (matrices){.w = {w}, .n = 1},
                       (sl_cuda_linear){.x = x,

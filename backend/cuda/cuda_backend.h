@@ -10,6 +10,8 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 enum {
     // Recordings. Without drafts, a run needs one for each number of sequences. With drafts, a pass of up to N sequences has any
@@ -46,6 +48,7 @@ typedef struct sl_gemm_plan {
 
 // What a rank of a tensor-parallel run has in common with the others.
 typedef struct sl_cuda_ranks {
+    sl_comm *comm;
     sl_exchange exchange;              // of every call, without its slots
     float *slots[SL_MOST_RANKS][2];    // of all ranks
     char *memory;                      // this rank's exchange memory: two slots, then the flags
@@ -53,8 +56,12 @@ typedef struct sl_cuda_ranks {
     int next_slot;                     // that the next exchange takes
     int n_sharing;                     // ranks that use this GPU
     struct sl_nccl *nccl;              // NULL: not in use
+    pthread_t watch;                   // with nccl: ends the run if a rank does not come
+    int is_watched;                    // the thread runs
+    atomic_int is_closing;             // for the thread
     // The parts of all ranks, which NCCL brings: [n][SL_EXCHANGE_SLOT]. NULL: the ranks map each other's memory
     float *gathered;
+    void *board; // with `gathered`: the board of comm, registered with CUDA. It has the flags of all ranks
 } sl_cuda_ranks;
 
 typedef struct sl_cuda {
@@ -192,8 +199,8 @@ int sl_cuda_ranks_rows(int n_cols); // the most rows of one exchange
 // Queues: x [n_rows][n_cols] += the sum of the parts [n_rows][n_cols] in the slots of all ranks. norm: as linear_norm in a
 // decode step; NULL: none
 void sl_cuda_ranks_add(sl_cuda *c, int n_rows, int n_cols, float *x, const sl_next_norm *norm);
-// The same for a prefill, without a norm: the order of the sum may be another one.
-void sl_cuda_ranks_add_prefill(sl_cuda *c, int n_rows, int n_cols, float *x);
+// The same for a prefill, without a norm: the order of the sum may be another one. x: [n_rows][x_stride]
+void sl_cuda_ranks_add_prefill(sl_cuda *c, int n_rows, int n_cols, float *x, int x_stride);
 // Call before a step that is recorded or replayed: makes slot 0 the next one. Without ranks it does nothing.
 void sl_cuda_ranks_begin_step(sl_cuda *c);
 void sl_cuda_ranks_free(sl_cuda *c); // also without ranks
@@ -205,8 +212,8 @@ int sl_cuda_sampled_ids(const sl_backend *be, int32_t *ids, int n, sl_error *err
 void sl_cuda_sampling_free(sl_cuda *c);
 
 // ---- cuda_place.c ----
-size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, int is_part);
-int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, int is_part, sl_error *err);
+size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut);
+int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut, sl_error *err);
 void sl_cuda_place_free(sl_cuda *c);
 
 #endif

@@ -357,11 +357,13 @@ void sl_cuda_swiglu(const bf16 *gate_up, int n_rows, int n_ffn, bf16 *out, cudaS
 //
 // Grid: ceil(n / 8 / BLOCK). Each thread makes eight numbers from one Philox block (128 bits).
 // Bytes: writes 2 per number. The table (128 KB) stays in the caches.
-static __global__ void dummy_fill_kernel(uint64_t key, const bf16 *quantiles, size_t from, size_t n, bf16 *out) {
+static __global__ void dummy_fill_kernel(uint64_t key, const bf16 *quantiles, size_t from, size_t n, size_t n_cols,
+                                         size_t stride, bf16 *out) {
     sl_start_next();
     sl_wait_previous();
-    const size_t first = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * VEC, block = (from + first) / VEC;
+    const size_t first = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * VEC;
     if (first >= n) return;
+    const size_t block = (from + first / n_cols * stride + first % n_cols) / VEC;
     sl_philox4 r =
         sl_philox((uint32_t)key, (uint32_t)(key >> 32), (uint32_t)block, (uint32_t)(block >> 32), 0, SL_STREAM_WEIGHTS);
 #pragma unroll
@@ -369,10 +371,13 @@ static __global__ void dummy_fill_kernel(uint64_t key, const bf16 *quantiles, si
         if (first + i < n) out[first + i] = quantiles[r.v[i / 2] >> 16 * (i % 2) & 0xffff];
 }
 
-void sl_cuda_dummy_fill(uint64_t key, const bf16 *quantiles, size_t from, size_t n, bf16 *out, cudaStream_t stream) {
-    SL_CHECK(from % VEC == 0);
+void sl_cuda_dummy_fill(uint64_t key, const bf16 *quantiles, size_t from, int n_rows, size_t n_cols, size_t stride, bf16 *out,
+                        cudaStream_t stream) {
+    const size_t n = n_rows * n_cols;
+    SL_CHECK(from % VEC == 0 && (n_rows == 1 || (n_cols % VEC == 0 && stride % VEC == 0)));
     if (n == 0) return;
-    sl_launch(dummy_fill_kernel, dim3(blocks_for((n + VEC - 1) / VEC)), dim3(BLOCK), 0, stream, key, quantiles, from, n, out);
+    sl_launch(dummy_fill_kernel, dim3(blocks_for((n + VEC - 1) / VEC)), dim3(BLOCK), 0, stream, key, quantiles, from, n, n_cols,
+              stride, out);
 }
 
 static __device__ __forceinline__ float to_float(float x) {

@@ -72,9 +72,11 @@ void sl_cuda_store_blocks(const bf16 *rows, sl_format format, int head_dim, int 
 // of 8.
 void sl_cuda_swiglu(const bf16 *gate_up, int n_rows, int n_ffn, bf16 *out, cudaStream_t stream);
 
-// Writes numbers [from, from + n) of a matrix of a dummy model, with the same bits as sl_dummy_fill (backend/dummy_weights.h).
-// from: a multiple of 8. quantiles: the table of that file, in device memory.
-void sl_cuda_dummy_fill(uint64_t key, const bf16 *quantiles, size_t from, size_t n, bf16 *out, cudaStream_t stream);
+// out [n_rows][n_cols] = numbers from + r stride + i of a matrix of a dummy model, row r and column i, with the same bits as
+// sl_dummy_fill (backend/dummy_weights.h). from is a multiple of 8, and so are n_cols and stride of several rows. quantiles:
+// the table of that file, in device memory.
+void sl_cuda_dummy_fill(uint64_t key, const bf16 *quantiles, size_t from, int n_rows, size_t n_cols, size_t stride, bf16 *out,
+                        cudaStream_t stream);
 
 // out[i] = in[i] rounded to nearest, ties to even. format: SL_F16 or SL_F32. Every NaN becomes the same NaN.
 void sl_cuda_to_bf16(const void *in, sl_format format, size_t n, bf16 *out, cudaStream_t stream);

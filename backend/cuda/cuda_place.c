@@ -125,12 +125,20 @@ static int dummy_quantiles(sl_cuda *c, double deviation, const bf16 **out, sl_er
     return rc;
 }
 
-// Makes a dummy weight with the same numbers as on the CPU (backend/dummy_weights.h).
-static int make_dummy(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
+static int ranks_of(const sl_cuda *c, sl_cut cut) { // that have the columns
+    return cut == SL_CUT_COLS && c->ranks ? c->ranks->exchange.n : 1;
+}
+
+// Makes a dummy weight with the same numbers as on the CPU (backend/dummy_weights.h). The numbers of a part are those of its
+// place in the whole weight.
+static int make_dummy(sl_cuda *c, bf16 *to, const sl_weight *w, sl_cut cut, sl_error *err) {
     if (w->n_rows > 1) {
         const bf16 *quantiles;
-        int rc = dummy_quantiles(c, sl_dummy_deviation(w->name, w->n_cols), &quantiles, err);
-        if (!rc) sl_cuda_dummy_fill(sl_dummy_key(w->name), quantiles, 0, count(w), to, c->stream);
+        size_t own = w->n_cols, cols = own * ranks_of(c, cut), rank = cut == SL_CUT_NOT ? 0 : c->ranks->exchange.rank;
+        int rc = dummy_quantiles(c, sl_dummy_deviation(w->name, (int)cols), &quantiles, err);
+        if (!rc)
+            sl_cuda_dummy_fill(sl_dummy_key(w->name), quantiles, rank * (cut == SL_CUT_COLS ? own : count(w)), w->n_rows, own,
+                               cols, to, c->stream);
         return rc;
     }
     bf16 *values = malloc(count(w) * sizeof *values);
@@ -211,13 +219,9 @@ static run_place place_of_run(sl_weight *const *weights, int n, const sl_cuda_pa
     return at;
 }
 
-static int ranks_of(const sl_cuda *c, int is_part) {
-    return is_part && c->ranks ? c->ranks->exchange.n : 1;
-}
-
-size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, int is_part) {
+size_t sl_cuda_placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut) {
     size_t size = 0;
-    int n_ranks = ranks_of(sl_cuda_of(be), is_part);
+    int n_ranks = ranks_of(sl_cuda_of(be), cut);
     sl_cuda_use(sl_cuda_of(be));
     if (!stays_packed(weights, n, n_ranks)) return (size_t)rows_of(weights, n) * (size_t)weights[0]->n_cols * sizeof(bf16);
     for (int i = 0, m; i < n; i += m) {
@@ -301,12 +305,12 @@ static int place_packed(sl_cuda *c, sl_weight *const *weights, int n, int n_rank
 
 // ---- all weights ----
 
-static int place_bf16(sl_cuda *c, sl_weight *const *weights, int n, bf16 *to, sl_error *err) {
+static int place_bf16(sl_cuda *c, sl_weight *const *weights, int n, sl_cut cut, bf16 *to, sl_error *err) {
     int rc = 0;
     for (int i = 0; !rc && i < n; i++) {
         sl_weight *w = weights[i];
         if (!w->data)
-            rc = make_dummy(c, to, w, err);
+            rc = make_dummy(c, to, w, cut, err);
         else if (w->format == SL_BF16)
             rc = send(c, to, w->data, count(w) * sizeof *to, err);
         else if (sl_formats[w->format].has_scale)
@@ -319,18 +323,18 @@ static int place_bf16(sl_cuda *c, sl_weight *const *weights, int n, bf16 *to, sl
     return rc;
 }
 
-int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, int is_part, sl_error *err) {
+int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut, sl_error *err) {
     sl_cuda *c = sl_cuda_of(be);
-    int n_ranks = ranks_of(c, is_part);
+    int n_ranks = ranks_of(c, cut);
     void *block = NULL;
-    SL_CHECK(n == 1 || !is_part);
+    SL_CHECK(n == 1 || cut != SL_CUT_COLS);
     sl_cuda_use(c);
     int rc = init_staging(c, err);
-    if (!rc) rc = sl_cuda_check(cudaMalloc(&block, sl_cuda_placed_bytes(be, weights, n, is_part)), "weights", err);
+    if (!rc) rc = sl_cuda_check(cudaMalloc(&block, sl_cuda_placed_bytes(be, weights, n, cut)), "weights", err);
     if (!rc) rc = keep_block(c, block, err);
     if (!rc)
         rc = stays_packed(weights, n, n_ranks) ? place_packed(c, weights, n, n_ranks, block, err)
-                                               : place_bf16(c, weights, n, block, err);
+                                               : place_bf16(c, weights, n, cut, block, err);
     return rc ? rc : sl_cuda_check(cudaGetLastError(), "weights", err);
 }
 

@@ -2,6 +2,10 @@
 //
 // Ranks on different GPUs, and ranks on one GPU, map each other's memory in the same way (cudaIpc). Ranks on one GPU take
 // turns on it, as any processes do. NCCL (nccl.h) takes a GPU for each rank.
+//
+// A wait of an exchange has a limit, and names the rank that has not come. A kernel of NCCL has none, and ncclCommAbort itself
+// can hang when another rank does. Therefore the ranks meet in an exchange without data before each operation of NCCL, and a
+// thread of the host ends the run when a meeting fails: the host may be in a call of CUDA that waits for the kernel of NCCL.
 #include "backend/cuda/cuda_ranks.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_error.h"
@@ -10,8 +14,10 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
+    WATCH_MS = 50, // between two looks at the fault
     MEMORY = 2 * SL_EXCHANGE_SLOT + (int)sizeof(sl_exchange_flags),
     MOST_ONE_SHOT = 512 << 10, // bytes of a part; beyond, NCCL is faster, because it does not send all parts to all ranks
 };
@@ -91,11 +97,42 @@ static void find_links(sl_comm *comm, int has_peers, sl_cuda_links *out, second_
     }
 }
 
+// Puts the flags into memory of the host, where ranks whose memory cannot be mapped meet.
+static int map_board(sl_cuda_ranks *r, sl_error *err) {
+    static const char what[] = "memory that ranks share";
+    sl_exchange_flags *flags = r->comm->board, *mapped;
+    _Static_assert(sizeof *flags == SL_COMM_BOARD, "the board of a rank has its flags");
+    memset(flags[r->exchange.rank], 0, sizeof *flags); // an engine before this one may have used them
+    int n = r->exchange.n, rc = sl_cuda_check(cudaHostRegister(flags, n * sizeof *flags, cudaHostRegisterMapped), what, err);
+    if (rc) return rc;
+    r->board = flags;
+    rc = sl_cuda_check(cudaHostGetDevicePointer((void **)&mapped, flags, 0), what, err);
+    for (int i = 0; !rc && i < n; i++) r->exchange.flags[i] = mapped + i;
+    return rc;
+}
+
 static int open_nccl(sl_cuda_ranks *r, const sl_cuda_links *links, const char *id, sl_error *err) {
     int n = r->exchange.n, rc = sl_nccl_open(id, r->exchange.rank, n, &r->nccl, err);
     if (rc || links->has_peers) return rc;
     for (int slot = 0; slot < 2; slot++) r->slots[r->exchange.rank][slot] = (float *)(r->memory + slot * SL_EXCHANGE_SLOT);
+    rc = map_board(r, err);
+    if (rc) return rc;
     return sl_cuda_check(cudaMalloc((void **)&r->gathered, (size_t)n * SL_EXCHANGE_SLOT), "memory for the parts of ranks", err);
+}
+
+// A thread. The fault lies in memory of the host, so it calls no function of CUDA.
+static void *watch(void *ctx) {
+    const sl_cuda *c = ctx;
+    sl_cuda_ranks *r = c->ranks;
+    sl_error err;
+    while (!atomic_load(&r->is_closing)) {
+        if (sl_cuda_ranks_check(c, &err)) {
+            r->comm->fail(r->comm, err.message);
+            break;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = WATCH_MS * 1000000l}, NULL);
+    }
+    return NULL;
 }
 
 int sl_cuda_use_comm(const sl_backend *be, sl_comm *comm, sl_cuda_links *out, sl_error *err) {
@@ -107,6 +144,7 @@ int sl_cuda_use_comm(const sl_backend *be, sl_comm *comm, sl_cuda_links *out, sl
     if (!r) return sl_fail(err, SL_ERR_MEMORY, "{tensor_parallel} %d: out of memory", comm->n);
     sl_cuda_use(c);
     *out = (sl_cuda_links){0};
+    r->comm = comm;
     r->exchange = (sl_exchange){.rank = comm->rank, .n = comm->n, .limit_ms = SL_EXCHANGE_LIMIT_MS};
     c->ranks = r;
     memcpy(own.gpu, &c->props.uuid, sizeof own.gpu);
@@ -123,17 +161,27 @@ int sl_cuda_use_comm(const sl_backend *be, sl_comm *comm, sl_cuda_links *out, sl
                      unmapped ? why.message : "another rank cannot map the memory of this rank's GPU");
     rc = agree(comm, rc, err);
     if (rc) return rc;
-    if (!out->has_nccl || !agree(comm, open_nccl(r, out, second[0].id, &out->why_not), &out->why_not)) return 0;
-    if (!out->has_peers) return sl_fail(err, SL_ERR_DEVICE, "{tensor_parallel} %d: %.900s", comm->n, out->why_not.message);
-    sl_nccl_close(r->nccl); // the ranks can do without it
-    r->nccl = NULL, out->has_nccl = 0;
+    if (!out->has_nccl) return 0;
+    rc = agree(comm, open_nccl(r, out, second[0].id, &out->why_not), &out->why_not);
+    if (rc && out->has_peers) { // the ranks can do without it
+        sl_nccl_close(r->nccl);
+        r->nccl = NULL, out->has_nccl = 0;
+        return 0;
+    }
+    if (rc) return sl_fail(err, SL_ERR_DEVICE, "{tensor_parallel} %d: %.900s", comm->n, out->why_not.message);
+    if (pthread_create(&r->watch, NULL, watch, c))
+        return sl_fail(err, SL_ERR_MEMORY, "{tensor_parallel} %d: out of memory", comm->n);
+    r->is_watched = 1;
     return 0;
 }
 
 void sl_cuda_ranks_free(sl_cuda *c) {
     if (!c->ranks) return;
+    atomic_store(&c->ranks->is_closing, 1);
+    if (c->ranks->is_watched) pthread_join(c->ranks->watch, NULL);
     sl_nccl_close(c->ranks->nccl);
     cudaFree(c->ranks->gathered);
+    if (c->ranks->board) cudaHostUnregister(c->ranks->board);
     cudaFree(c->ranks->exchange.state); // not `memory`: a rank does not know when the others last read it
     cudaFreeHost((void *)c->ranks->fault);
     free(c->ranks);
@@ -149,12 +197,18 @@ int sl_cuda_ranks_rows(int n_cols) {
     return SL_EXCHANGE_SLOT / (int)sizeof(float) / n_cols;
 }
 
+// Queues a wait until all ranks have come this far. The operation of NCCL that follows then waits for none of them.
+static void meet(sl_cuda *c) {
+    sl_cuda_rank_sum_launch(&(sl_cuda_rank_sum){.exchange = c->ranks->exchange, .n_cols = 4}, c->stream);
+}
+
 // An exchange of this rank's part [n], which is in the next slot.
 static sl_exchange next_exchange(sl_cuda *c, size_t n) {
     sl_cuda_ranks *r = c->ranks;
     sl_exchange e = r->exchange;
     if (r->gathered) {
         sl_error err;
+        meet(c);
         if (sl_nccl_all_gather(r->nccl, sl_cuda_ranks_slot(c), n, r->gathered, c->stream, &err) && !c->first_error.code)
             c->first_error = err;
         e.has_all = 1;
@@ -167,23 +221,27 @@ static sl_exchange next_exchange(sl_cuda *c, size_t n) {
 }
 
 void sl_cuda_ranks_add(sl_cuda *c, int n_rows, int n_cols, float *x, const sl_next_norm *norm) {
-    sl_cuda_rank_sum a = {.exchange = next_exchange(c, (size_t)n_rows * n_cols), .n_rows = n_rows, .n_cols = n_cols, .x = x};
+    sl_cuda_rank_sum a = {
+        .exchange = next_exchange(c, (size_t)n_rows * n_cols), .n_rows = n_rows, .n_cols = n_cols, .x = x, .x_stride = n_cols};
     if (norm) a.next_w = norm->w->data, a.out16 = norm->rows, a.next_sums = norm->sums;
     sl_cuda_rank_sum_launch(&a, c->stream);
 }
 
-// The slot stays the next one: no other rank reads it.
-void sl_cuda_ranks_add_prefill(sl_cuda *c, int n_rows, int n_cols, float *x) {
+// NCCL leaves the sum in the slot of each rank, which no other rank reads. So this slot stays the next one.
+void sl_cuda_ranks_add_prefill(sl_cuda *c, int n_rows, int n_cols, float *x, int x_stride) {
     sl_cuda_ranks *r = c->ranks;
     size_t n = (size_t)n_rows * n_cols;
     sl_error err;
+    sl_cuda_rank_sum a = {.n_rows = n_rows, .n_cols = n_cols, .x = x, .x_stride = x_stride};
     if (!r->nccl || n * sizeof(float) <= MOST_ONE_SHOT) {
-        sl_cuda_ranks_add(c, n_rows, n_cols, x, NULL);
-        return;
+        a.exchange = next_exchange(c, n);
+    } else {
+        meet(c);
+        if (sl_nccl_all_reduce(r->nccl, sl_cuda_ranks_slot(c), n, c->stream, &err) && !c->first_error.code)
+            c->first_error = err;
+        a.exchange = (sl_exchange){.n = 1, .has_all = 1, .parts = {sl_cuda_ranks_slot(c)}};
     }
-    if (sl_nccl_all_reduce(r->nccl, sl_cuda_ranks_slot(c), n, c->stream, &err) && !c->first_error.code) c->first_error = err;
-    const sl_exchange all = {.n = 1, .has_all = 1, .parts = {sl_cuda_ranks_slot(c)}};
-    sl_cuda_rank_sum_launch(&(sl_cuda_rank_sum){.exchange = all, .n_rows = n_rows, .n_cols = n_cols, .x = x}, c->stream);
+    sl_cuda_rank_sum_launch(&a, c->stream);
 }
 
 void sl_cuda_ranks_begin_step(sl_cuda *c) {

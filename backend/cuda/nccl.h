@@ -1,7 +1,7 @@
 // backend/cuda/nccl.h - sums and copies between GPUs by NCCL, which is loaded at run time (libnccl.so.2): a program runs
 // without it.
 //
-// NCCL takes one rank for each GPU. Its use of NVLink multicast is off.
+// NCCL takes one rank for each GPU. Its use of NVLink multicast is off. Its kernels wait for other ranks without a limit.
 #ifndef SLEIGH_CUDA_NCCL_H
 #define SLEIGH_CUDA_NCCL_H
 

@@ -111,24 +111,25 @@ template <int N> __global__ void __launch_bounds__(THREADS, 8) rank_sum_kernel(c
     sl_start_next();
     sl_wait_previous();
     meet(p.exchange);
-    const int n = p.n_rows * (p.n_cols / 4), lane = threadIdx.x % 32;
+    const int cols = p.n_cols / 4, n = p.n_rows * cols, lane = threadIdx.x % 32;
     for (int first = blockIdx.x * THREADS + threadIdx.x - lane; first < n; first += gridDim.x * THREADS) {
         const int i = first + lane; // the lanes of a tile exist, or none of them
         const bool exists = i < n;
         float4 part[N], x = {0, 0, 0, 0};
+        float4 *const to = (float4 *)p.x + (p.x_stride == p.n_cols ? i : (size_t)(i / cols) * (p.x_stride / 4) + i % cols);
 #pragma unroll
         for (int r = 0; r < N; r++) part[r] = exists ? load_part((const float4 *)p.exchange.parts[r] + i) : x;
-        if (exists) x = __ldcg((const float4 *)p.x + i);
+        if (exists) x = __ldcg(to);
 #pragma unroll
         for (int step = 1; step < N; step *= 2)
 #pragma unroll
             for (int r = 0; r < N; r += 2 * step) part[r] = add(part[r], part[r + step]);
         x = add(x, part[0]);
-        if (exists) ((float4 *)p.x)[i] = x;
+        if (exists) *to = x;
         if (!p.next_w) continue;
         const float squares = tile_squares(x);
         if (!exists) continue;
-        const uint2 w = *((const uint2 *)p.next_w + i % (p.n_cols / 4));
+        const uint2 w = *((const uint2 *)p.next_w + i % cols);
         ((uint2 *)p.out16)[i] = {sl_pack_bf16(x.x * sl_widen((bf16)w.x), x.y * sl_widen((bf16)(w.x >> 16))),
                                  sl_pack_bf16(x.z * sl_widen((bf16)w.y), x.w * sl_widen((bf16)(w.y >> 16)))};
         if (i % 4 == 0) p.next_sums[i / 4] = squares;
@@ -168,7 +169,7 @@ extern "C" void sl_cuda_rank_sum_launch(const sl_cuda_rank_sum *args, cudaStream
     const sl_cuda_rank_sum &p = *args;
     const int n = p.exchange.n;
     SL_CHECK(n == 2 || n == 4 || n == 8 || (n == 1 && p.exchange.has_all));
-    SL_CHECK(p.n_cols % (p.next_w ? (int)SL_NORM_MULTIPLE : 4) == 0);
+    SL_CHECK(p.n_cols % (p.next_w ? (int)SL_NORM_MULTIPLE : 4) == 0 && p.x_stride % 4 == 0);
     SL_CHECK((size_t)p.n_rows * p.n_cols * sizeof(float) <= SL_EXCHANGE_SLOT);
     sl_launch(n == 1   ? rank_sum_kernel<1>
               : n == 2 ? rank_sum_kernel<2>

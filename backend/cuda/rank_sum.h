@@ -54,6 +54,7 @@ typedef struct sl_cuda_rank_sum {
     sl_exchange exchange;
     int n_rows, n_cols; // n_cols: a multiple of 4; with next_w of SL_NORM_MULTIPLE
     float *x;
+    int x_stride;       // numbers between two rows of x, a multiple of 4
     const bf16 *next_w; // [n_cols]; NULL: no norm
     bf16 *out16;        // [n_rows][n_cols]
     float *next_sums;   // [n_rows][n_cols / SL_NORM_TILE]

@@ -67,13 +67,12 @@ static int check_tokenizer(const cli_run_options *o, const sl_model *model, sl_e
                    "--random-prompt N");
 }
 
-// Makes dummy, packed and quantised weights in host memory. A GPU makes dummy weights itself, unless they are rounded, or are
-// the part of a rank.
+// Makes dummy, packed and quantised weights in host memory. A GPU makes dummy weights itself, unless they are rounded.
 static int make_weights(const char *device, int n_threads, const cli_model_options *o, sl_model *model, sl_error *err) {
     cli_progress bar;
     sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     int rounds = o->weights || o->weights_head || o->weights_embedding;
-    if (sl_model_is_dummy(model) && sl_device_is_gpu(device) && !rounds && !o->comm) return 0;
+    if (sl_model_is_dummy(model) && sl_device_is_gpu(device) && !rounds) return 0;
     if (sl_model_is_dummy(model))
         cli_progress_begin(&bar, "dummy weights", "MiB");
     else

@@ -164,10 +164,12 @@ static void say_ready(void *run) {
     cli_say("server: ready");
 }
 
+// server NULL: this is not the first rank of those that share the model.
 static int run_server(const cli_serve_flags *o, serve_server *server, cli_run *run, const cli_chat *chat,
                       const sl_error *no_chat, sl_error *err) {
     const serve_model m = {.model = run->model,
                            .engine = run->engine,
+                           .comm = o->run->model.comm,
                            .n_sequences = o->serve->parallel,
                            .path = o->run->model.path,
                            .chat = chat->template,
@@ -181,9 +183,12 @@ static int run_server(const cli_serve_flags *o, serve_server *server, cli_run *r
                            .draft = cli_draft(&o->run->drafts),
                            .version = cli_version(),
                            .ready = say_ready};
+    const keys no_keys = {0};
+    const serve_options options = options_of(o, &no_keys);
     cli_run_describe(run, stderr);
-    int rc = open_auto(run, err);
-    return rc ? rc : serve_run(server, &m, err);
+    int rc = m.comm ? 0 : open_auto(run, err); // ranks refuse auto
+    if (rc) return rc;
+    return server ? serve_run(server, &m, err) : serve_follow(&options, &m, err);
 }
 
 static int load_and_serve(const cli_serve_flags *o, serve_server *server, sl_error *err) {
@@ -198,6 +203,13 @@ static int load_and_serve(const cli_serve_flags *o, serve_server *server, sl_err
     }
     cli_chat_free(&chat);
     return rc;
+}
+
+// Another rank: the first one has the clients, and ends all.
+static int follow(const cli_serve_flags *o, sl_error *err) {
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    return load_and_serve(o, NULL, err);
 }
 
 static int listen_and_serve(const cli_serve_flags *o, const keys *k, sl_error *err) {
@@ -220,6 +232,7 @@ static int listen_and_serve(const cli_serve_flags *o, const keys *k, sl_error *e
 int cmd_serve(const cli_serve_flags *o, sl_error *err) {
     keys k = {0};
     int rc = cli_need_model(&o->run->model, err);
+    if (!rc && sl_comm_rank(o->run->model.comm)) return follow(o, err);
     if (!rc) rc = check_slots(o->serve, err);
     if (!rc) rc = keys_read(o->serve, &k, err);
     if (!rc) rc = listen_and_serve(o, &k, err);

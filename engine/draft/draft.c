@@ -130,7 +130,7 @@ static int warm_pass(sl_session *const *sessions, int n_rows, int is_measured, s
         runs[i] = (sl_run){.session = sessions[i], .ids = ids, .n = n_rows / n + (i < n_rows % n)};
     double start = sl_now_ms();
     int rc = sl_decode_runs_claimed(runs, n, err);
-    if (!rc && is_measured) sl_draft_costs_pass(&e->draft_costs, n_rows, sl_now_ms() - start);
+    if (!rc && is_measured) sl_draft_costs_pass(&e->draft_costs, n_rows, sl_engine_share_time(e, sl_now_ms() - start));
     for (int i = 0; !rc && i < n; i++) rc = sl_session_truncate(sessions[i], 1, err);
     return rc;
 }
@@ -390,13 +390,19 @@ static void add_cost(sl_draft_job *const *mine, int n, double ms) {
     }
 }
 
-// wanted: [n] drafts of the jobs. Fills ids of the jobs whose drafts come from a method: of the draft model, or of `self`. What
-// goes wrong there, a lack of memory or logits that are not finite, only ends the drafts: the pass needs neither.
+// What goes wrong in drafts, a lack of memory or logits that are not finite, only ends the drafts: the pass needs neither. The
+// caller gets the other errors.
+static int error_of_drafts(const sl_engine *e, int rc) {
+    return rc == SL_ERR_CANCELLED || sl_engine_is_own_error(e, rc) ? rc : 0;
+}
+
+// wanted: [n] drafts of the jobs. Fills ids of the jobs whose drafts come from a method: of the draft model, or of `self`.
 static int draft_by_method(sl_draft_job *jobs, int n, const int *wanted, int of_model, sl_error *err) {
     detour detours[n];
     sl_draft_job *mine[n];
     int n_mine = 0, rc = 0;
     double start = sl_now_ms();
+    sl_engine *e = jobs[0].session->engine;
     sl_attn_stats before;
     for (int j = 0; rc >= 0 && j < n; j++) {
         int is_mine = wanted[j] && jobs[j].drafter->source >= N_CLASSES;
@@ -405,13 +411,13 @@ static int draft_by_method(sl_draft_job *jobs, int n, const int *wanted, int of_
         if (rc || !of_model) mine[n_mine++] = &jobs[j]; // else the session of the draft model is not ready
     }
     if (!of_model) start = sl_now_ms(); // without page extras, which are made once
-    if (!n_mine) return rc == SL_ERR_CANCELLED ? rc : 0;
-    set_counts_aside(jobs[0].session->engine, &before, 0);
+    if (!n_mine) return error_of_drafts(e, rc);
+    set_counts_aside(e, &before, 0);
     if (rc >= 0) rc = method_steps(mine, n_mine, jobs, wanted, err);
-    if (!rc) add_cost(mine, n_mine, sl_now_ms() - start);
+    if (!rc) add_cost(mine, n_mine, sl_engine_share_time(e, sl_now_ms() - start));
     for (int j = 0; j < n_mine; j++) come_back(&detours[j], mine[j]);
-    set_counts_aside(jobs[0].session->engine, &before, 1);
-    return rc == SL_ERR_CANCELLED ? rc : 0;
+    set_counts_aside(e, &before, 1);
+    return error_of_drafts(e, rc);
 }
 
 int sl_drafts_make(sl_draft_job *jobs, int n, sl_error *err) {
@@ -440,7 +446,8 @@ int sl_drafts_make(sl_draft_job *jobs, int n, sl_error *err) {
 void sl_drafts_passed(const sl_draft_job *jobs, int n, double ms) {
     int n_rows = 0;
     for (int i = 0; i < n; i++) n_rows += jobs[i].n;
-    sl_draft_costs_pass(&jobs[0].session->engine->draft_costs, n_rows, ms);
+    sl_engine *e = jobs[0].session->engine;
+    sl_draft_costs_pass(&e->draft_costs, n_rows, sl_engine_share_time(e, ms));
 }
 
 void sl_draft_settle(const sl_draft_job *job, int n_compared, int n_accepted) {

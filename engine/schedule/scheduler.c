@@ -1,8 +1,6 @@
 // engine/schedule/scheduler.c - see scheduler.h.
 #include "engine/schedule/scheduler.h"
 #include "base/clock.h"
-#include "engine/engine_internal.h"
-#include "engine/logprobs.h"
 #include "engine/schedule/scheduler_internal.h"
 #include "engine/stream.h"
 
@@ -11,49 +9,6 @@
 #include <string.h>
 
 enum { GROWTH = 1024 }; // tokens that admission counts for an answer without max_tokens
-
-struct sl_job {
-    sl_scheduler *scheduler;
-    uint64_t number; // counts arrivals
-    int priority;
-    sl_job_state state;
-    int is_cancelled, in_pass; // in_pass: the pass that is being put together has tokens of the job
-    sl_session *session;
-    int is_lent; // the session is the caller's
-    sl_stream *stream;
-    int32_t *ids; // [n] the prompt
-    int n, n_prefill, at_start;
-    sl_attn_plan prefill; // n_layers 0: dense
-    int segment;
-    char *key;      // the key in the prefix cache
-    int n_due;      // pages that admission counts
-    int n_cached;   // prompt tokens from the prefix cache
-    sl_job *leader; // prefills the first n_common tokens for this job too; NULL: none
-    int n_common;
-    sl_logprobs prompt_logprobs;
-    uint64_t logits_hash;
-    sl_job_times times;
-    sl_error error;
-    sl_job_fn on_change;
-    void *ctx;
-};
-
-struct sl_scheduler {
-    sl_engine *engine;
-    sl_scheduler_options options;
-    sl_prefix_tree *tree; // NULL: no prefix cache
-    sl_job **jobs;        // [n_jobs] that have not ended, in the order of their arrival
-    int n_jobs, cap_jobs;
-    sl_stream **streams;    // [n_sequences] scratch memory of a step, with the two arrays below
-    sl_session **sessions;  // [n_sequences]
-    sl_job **batch;         // [n_sequences]
-    int32_t *pages;         // [pages of n_ctx] scratch memory
-    sl_attn_plan dense;     // methods of prefills that are not sparse
-    uint64_t n_added;       // jobs
-    uint64_t n_turns;       // counts the jobs' turns in passes that prefill
-    uint64_t n_passes;      // counts these passes
-    sl_scheduler_stats all; // the sums since the start
-};
 
 // ---- life ----
 
@@ -120,12 +75,20 @@ static void end_job(sl_job *j) {
     j->state = SL_JOB_ENDED;
     s->all.n_ended++;
     s->all.n_failed += j->error.code != SL_OK;
+    sl_scheduler_note(s, j, SL_EVENT_END, NULL, 0);
+    sl_job_sum_work(j);
     changed(j);
 }
 
-static void fail_job(sl_job *j, const sl_error *why) {
+// Ends a job with an error that all ranks of the model have.
+static void refuse_job(sl_job *j, const sl_error *why) {
     j->error = *why;
     end_job(j);
+}
+
+// Ends a job with any error. The job stays if this rank alone may have the error: s->lost is set, and the step must end.
+static void fail_job(sl_job *j, const sl_error *why) {
+    if (!sl_scheduler_lose(j->scheduler, why)) refuse_job(j, why);
 }
 
 void sl_job_cancel(sl_job *j) {
@@ -253,6 +216,7 @@ int sl_scheduler_add(sl_scheduler *s, const sl_job_options *o, sl_job **out, sl_
                   .n_prefill = n_held + (o->n_prefill < 0 ? o->n : o->n_prefill),
                   .segment = o->prefill ? o->segment : 0,
                   .at_start = o->at_start,
+                  .wants_work = o->wants_work,
                   .on_change = o->on_change,
                   .ctx = o->ctx};
     rc = fill_job(j, o, err);
@@ -263,6 +227,7 @@ int sl_scheduler_add(sl_scheduler *s, const sl_job_options *o, sl_job **out, sl_
     j->times.added = sl_now_ms();
     j->number = ++s->n_added;
     s->jobs[s->n_jobs++] = j;
+    sl_scheduler_note(s, j, SL_EVENT_ADDED, j->ids, j->n);
     *out = j;
     return 0;
 }
@@ -420,6 +385,7 @@ static void admit(sl_scheduler *s) {
         sl_error why;
         next->state = SL_JOB_PREFILLS;
         next->times.admitted = sl_now_ms();
+        next->turn = ++s->n_admitted;
         s->all.query_tokens += s->tree && !next->is_lent ? (uint64_t)next->n : 0;
         if (take_prefix(next, &why)) {
             fail_job(next, &why);
@@ -525,8 +491,11 @@ static int add_part(sl_scheduler *s, sl_job *j, sl_prefill_part *part, room *r) 
     sl_error why;
     int rc = set_prefill(s, j, &why), at = j->session->kv.n_tokens, m = sl_session_next_pass(j->session, n_left(j));
     if (!j->segment) m = n_within(j, m, r);
-    if (!rc && !make_free(s, n_lacking(j->session, at + m)))
-        rc = sl_fail(&why, SL_ERR_MEMORY, "no free page of the KV cache for a prefill"); // admission counted it
+    if (!rc && !make_free(s, n_lacking(j->session, at + m))) { // admission counted it
+        sl_fail(&why, SL_ERR_MEMORY, "no free page of the KV cache for a prefill");
+        refuse_job(j, &why);
+        return 0;
+    }
     if (!rc)
         rc = sl_kv_reserve(&s->engine->device.pool, &j->session->kv, at + m, &why); // so that two jobs do not count one page
     if (rc) {
@@ -542,7 +511,8 @@ static int add_part(sl_scheduler *s, sl_job *j, sl_prefill_part *part, room *r) 
 // Fills s->batch and parts with the jobs of the next pass, as far as there is room. Returns their number.
 static int gather_pass(sl_scheduler *s, sl_prefill_part *parts, room *r) {
     int n = 0;
-    for (sl_job *j; r->tokens > 0 && r->flops > r->least && n < s->engine->n_sequences && (j = next_prefill(s, n));) {
+    sl_job *j;
+    while (r->tokens > 0 && r->flops > r->least && n < s->engine->n_sequences && !s->lost.code && (j = next_prefill(s, n))) {
         s->n_turns++;
         if (!n_left(j)) { // all came from the prefix cache
             end_prefill(j);
@@ -556,7 +526,7 @@ static int gather_pass(sl_scheduler *s, sl_prefill_part *parts, room *r) {
     }
     for (int i = 0; i < n; i++) s->batch[i]->in_pass = 0;
     s->n_passes += n > 0;
-    return n;
+    return s->lost.code ? 0 : n;
 }
 
 // Runs a pass. After a pass of several jobs failed, each goes on alone: only the cause fails.
@@ -565,6 +535,7 @@ static void run_pass(sl_scheduler *s, const sl_prefill_part *parts, int n) {
     double start = sl_now_ms();
     int is_done = n > 1 && !sl_prefill_together(parts, n, &why), n_tokens = 0;
     double ms = sl_now_ms() - start;
+    if (n > 1 && !is_done && sl_scheduler_lose(s, &why)) return;
     for (int i = 0; i < n; i++) n_tokens += parts[i].n;
     for (int i = 0; i < n; i++) {
         sl_job *j = s->batch[i];
@@ -572,10 +543,10 @@ static void run_pass(sl_scheduler *s, const sl_prefill_part *parts, int n) {
         int rc = is_done ? 0 : prefill_alone(j, &parts[i], &why);
         double own = is_done ? ms * parts[i].n / n_tokens : sl_now_ms() - start;
         j->times.prefill_ms += own, s->all.prefill_ms += own;
-        if (rc) {
-            fail_job(j, &why);
-            continue;
-        }
+        sl_scheduler_note(s, j, SL_EVENT_PREFILL, parts[i].ids, parts[i].n);
+        if (rc) fail_job(j, &why);
+        if (s->lost.code) return;
+        if (rc) continue;
         s->all.prompt_tokens += (uint64_t)parts[i].n;
         give_prefix(j);
         if (!n_left(j)) end_prefill(j);
@@ -594,7 +565,7 @@ static void prefill(sl_scheduler *s) {
         r.tokens = chunk;
         n = gather_pass(s, parts, &r);
         run_pass(s, parts, n);
-    } while (n && decodes);
+    } while (n && decodes && !s->lost.code);
 }
 
 // ---- decode steps ----
@@ -612,7 +583,7 @@ static int has_room(sl_job *j) {
 // Fills s->batch with the jobs of a state that have room. Pages are taken at once, so that two jobs do not count the same one.
 static int gather(sl_scheduler *s, sl_job_state state) {
     int n = 0;
-    for (int i = s->n_jobs - 1; i >= 0; i--) { // a job may end
+    for (int i = s->n_jobs - 1; i >= 0 && !s->lost.code; i--) { // a job may end
         sl_job *j = s->jobs[i];
         sl_error why;
         if (j->state != state || j->is_cancelled || !has_room(j)) continue;
@@ -626,7 +597,7 @@ static int gather(sl_scheduler *s, sl_job_state state) {
         sl_job *j = s->batch[i];
         s->batch[i] = s->batch[n - 1 - i], s->batch[n - 1 - i] = j;
     }
-    return n;
+    return s->lost.code ? 0 : n;
 }
 
 // Decode steps append the tokens of prompts after n_prefill. After a batch failed, no job has changed, and each goes on alone:
@@ -641,10 +612,12 @@ static void feed(sl_scheduler *s) {
     int failed = n ? sl_decode(s->sessions, n, ids, &why) : 0;
     double ms = n ? sl_now_ms() - start : 0;
     s->all.feed_ms += ms;
+    if (failed && sl_scheduler_lose(s, &why)) return;
     for (int i = 0; i < n; i++) {
         sl_job *j = s->batch[i];
         j->times.feed_ms += ms;
         int rc = failed ? sl_decode(&s->sessions[i], 1, &ids[i], &why) : 0;
+        sl_scheduler_note(s, j, SL_EVENT_FEED, &ids[i], 1);
         s->all.prompt_tokens += !rc;
         if (!rc && j->session->kv.n_tokens == j->n && !(rc = sl_stream_begin(j->stream, j->at_start, &why)))
             j->state = SL_JOB_DECODES;
@@ -652,6 +625,7 @@ static void feed(sl_scheduler *s) {
             fail_job(j, &why);
         else
             changed(j);
+        if (s->lost.code) return;
     }
 }
 
@@ -666,7 +640,10 @@ static void end_step(sl_job *j, int n_before) {
     double now = sl_now_ms();
     if (!j->times.first) j->times.first = now;
     j->times.last = now;
-    j->scheduler->all.generated_tokens += (uint64_t)(n_sampled(j) - n_before);
+    int n;
+    const int32_t *ids = sl_stream_ids(j->stream, &n);
+    j->scheduler->all.generated_tokens += (uint64_t)(n - n_before);
+    sl_scheduler_note(j->scheduler, j, SL_EVENT_DECODE, ids + n_before, n - n_before);
     if (sl_stream_is_running(j->stream))
         changed(j);
     else if (sl_stream_result(j->stream).stop == SL_STOP_ERROR)
@@ -686,24 +663,27 @@ static void decode(sl_scheduler *s) {
     double ms = sl_now_ms() - start;
     s->all.n_steps++;
     s->all.decode_ms += ms;
+    if (failed && sl_scheduler_lose(s, &of_batch)) return;
     for (int i = 0; i < n; i++) {
         sl_job *j = s->batch[i];
         j->times.decode_ms += ms;
-        if (failed && !sl_stream_is_running(j->stream)) // memory was missing after the step
-            fail_job(j, &of_batch);
-        else if (failed && sl_streams_step(&j->stream, 1, &of_job))
-            fail_job(j, &of_job);
-        else
-            end_step(j, n_before[i]);
+        int is_alone = failed && sl_stream_is_running(j->stream); // else memory was missing after the step
+        if (!failed || (is_alone && !sl_streams_step(&j->stream, 1, &of_job))) continue;
+        fail_job(j, is_alone ? &of_job : &of_batch);
+        if (s->lost.code) return;
+        s->batch[i] = NULL;
     }
+    for (int i = 0; i < n; i++) // before the first call of on_change, which may read the work of other jobs
+        if (s->batch[i] && s->batch[i]->wants_work) sl_job_sum_work(s->batch[i]);
+    for (int i = 0; i < n; i++)
+        if (s->batch[i]) end_step(s->batch[i], n_before[i]);
 }
 
 // Every job waits for a page, and no job can give one back: the one that was admitted last has outgrown the cache.
 static void refuse_last(sl_scheduler *s) {
     sl_job *last = NULL;
     for (int i = 0; i < s->n_jobs; i++)
-        if (s->jobs[i]->state != SL_JOB_WAITS && (!last || s->jobs[i]->times.admitted >= last->times.admitted))
-            last = s->jobs[i];
+        if (s->jobs[i]->state != SL_JOB_WAITS && (!last || s->jobs[i]->turn > last->turn)) last = s->jobs[i];
     sl_error why;
     int n_tokens = s->engine->device.pool.n_pages * SL_PAGE;
     if (last)
@@ -713,7 +693,7 @@ static void refuse_last(sl_scheduler *s) {
     else
         sl_fail(&why, SL_ERR_MEMORY, "the KV cache of %d tokens ({kv_tokens}) has no room, although no other job runs",
                 n_tokens);
-    fail_job(last ? last : s->jobs[0], &why);
+    refuse_job(last ? last : s->jobs[0], &why);
 }
 
 int sl_scheduler_step(sl_scheduler *s) {
@@ -722,10 +702,11 @@ int sl_scheduler_step(sl_scheduler *s) {
         if (s->jobs[i]->is_cancelled) end_job(s->jobs[i]);
     uint64_t before = s->all.n_steps + s->n_turns + s->all.prompt_tokens + s->all.n_ended;
     admit(s);
-    prefill(s);
-    feed(s);
-    decode(s);
-    if (s->n_jobs && before == s->all.n_steps + s->n_turns + s->all.prompt_tokens + s->all.n_ended) refuse_last(s);
+    if (!s->lost.code) prefill(s);
+    if (!s->lost.code) feed(s);
+    if (!s->lost.code) decode(s);
+    int is_idle = before == s->all.n_steps + s->n_turns + s->all.prompt_tokens + s->all.n_ended;
+    if (!s->lost.code && s->n_jobs && is_idle) refuse_last(s);
     s->all.step_ms += sl_now_ms() - start;
     return s->n_jobs > 0;
 }

@@ -71,6 +71,7 @@ typedef struct sl_job_options {
     uint32_t seed;
     int n_prompt_logprobs; // -1: none; else log-probabilities of the prompt's tokens with so many alternatives. Such a job
                            // takes nothing from the prefix cache, and has no `session`
+    int wants_work;        // 1: on_change reads sl_job_work of a job that runs
     sl_job_fn on_change;   // NULL: not wanted
     void *ctx;
 } sl_job_options;
@@ -108,6 +109,10 @@ uint64_t sl_job_logits_hash(const sl_job *job);
 // [*n]: one for each token of the prompt but the first, once the prompt is prefilled.
 const sl_token_logprobs *sl_job_prompt_logprobs(const sl_job *job, int *n);
 
+// What the attention of the decode steps counted (sl_stream_attn_stats), and *work (sl_stream_attention_work). NULL: on a GPU.
+// For on_change, once the job has ended, and before with wants_work. Of all ranks, which all have the callback on_change.
+const sl_attn_stats *sl_job_work(const sl_job *job, sl_attention_work *work);
+
 // Times in milliseconds (sl_now_ms). 0: not yet
 typedef struct sl_job_times {
     double added, admitted, prefilled, first, last; // first, last: of the first and the last generated token
@@ -126,5 +131,14 @@ typedef struct sl_scheduler_stats {
     double step_ms;                                    // duration of sl_scheduler_step, with these calls
 } sl_scheduler_stats;
 sl_scheduler_stats sl_scheduler_stats_of(const sl_scheduler *s);
+
+// ---- ranks that share a model: each has a scheduler, and they take the same steps if they get the same calls ----
+
+// A hash of what the scheduler has done: the jobs and tokens of all passes, their order, the ends of jobs, and the free pages
+// of now. No step of a scheduler depends on a clock, so ranks have equal traces.
+uint64_t sl_scheduler_trace(const sl_scheduler *s);
+// An error of a pass that the other ranks may not have had: no memory, or the device. The scheduler has stopped in the middle
+// of a step, and the run must end. code SL_OK: there is none. In one process, such an error ends its job only.
+const sl_error *sl_scheduler_error(const sl_scheduler *s);
 
 #endif

@@ -73,7 +73,8 @@ def cell_at(page, heading, row, column):
             if RULER.match(body):
                 break
             key = "; ".join(cells(body)) + ";"
-            (whole if key.startswith(row + ";") else begun if key.startswith(row) else []).append(cells(body)[columns[int(nth or 1) - 1]])
+            if key.startswith(row):
+                (whole if key.startswith(row + ";") else begun).append(cells(body)[columns[int(nth or 1) - 1]])
     found = whole or begun
     if not found or (not whole and len(begun) > 1):
         sys.exit(f"results/{page.name}, section \"{heading}\": found {len(found)} rows \"{row}\" with a column \"{column}\", expected one")

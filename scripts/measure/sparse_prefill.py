@@ -18,11 +18,13 @@ Parts (LEN is a length of --lengths, GROUP a group of methods):
     score-tiny-facts, needle-facts, two-hop-facts   answers with one fact; the prompt has the answer up to the fact: the next token is its first one
     tune:LEN                 what `sleigh tune` chooses for the embedded model, on --tune questions of each task, also up to the fact
     tuned-facts:LEN:tuned    that setting and fixed ones on --pairs other questions of each task; without a choice of tune:LEN, the fixed ones only
-    ttft:NAME                only on a GPU: time of a prefill of 130,000 tokens in the shape of Llama-3.1-8B, random weights: dense, with a window of
-                             the density that tune chose at the first of --lengths (tuned; left out without a choice), and by sample
+    ttft:LEN:NAME            only on a GPU: time of a prefill in the shape of Llama-3.1-8B, random weights: dense, and with windows of the densities that
+                             the methods of the group `timed` have on books of this length (tokens-prose:LEN:timed; left out without it)
+    dense-prose              only on a GPU: times of dense prefills of the prose model at --lengths. Those of compare contain what a first run loads
     kernels, dense-kernel    only on a GPU: times of attention with masks, of the masks, and of dense attention (sleigh bench attn)
 
-Groups: masks, xattention, chunks (sample by alpha and chunk_n), threshold, oracle, baselines (the other methods of SampleAttention's paper).
+Groups: masks, xattention, chunks (sample by alpha and chunk_n), threshold, oracle, baselines (the other methods of SampleAttention's paper),
+hyperattention (with its default), repair (sample that checks other rows and makes chunks dense), timed (dense prefill, sample with a tuned density and with its defaults, vertical-slash: their time to the first token beside what they lose).
 Groups without a GPU version run on the CPU on every machine: leave them out with --groups where the lengths are too long for a CPU.
 
 The inputs of the prose model are those of `scripts/measure/prose_results.py --part inputs`, up to 32k tokens. Inputs of the embedded model
@@ -38,6 +40,8 @@ import prose_results
 from measured_parts import (Part, add_options, chosen, count, expect, of_document, parsed, place_flags, print_commands, run_all, run_part, shown,
                             write_lines)
 
+# Methods whose time to the first token is measured. The alphas of `tuned` have the least density that lost no answer in books at 32k tokens.
+TIMED = {"tuned": "sample:alpha_c=0.8:alpha_s=0.8", "sample": "sample", "vertical-slash": "vertical-slash:columns=64:slashes=256"}
 # The methods of next tokens and CRA, and those of scores.
 METHODS = {
     "masks": ["sample:alpha_c=0.5:alpha_s=0.5", "sample:alpha_c=0.7:alpha_s=0.7", "sample:alpha_c=0.8:alpha_s={0.8,0.95}",
@@ -50,6 +54,9 @@ METHODS = {
     "threshold": ["threshold:lambda={1e-6,1e-3,1e-2,0.1,0.5}"],
     "oracle": ["oracle:density={0.05,0.1,0.2,0.4}"],
     "baselines": ["bigbird", "hash-sparse:buckets={4,16}", "hyperattention:dense={512,2048}"],
+    "hyperattention": ["hyperattention"],
+    "repair": ["sample:alpha_c=0.8:alpha_s=0.8:repair={0,0.5,0.8}", "sample:alpha_c=0.95:alpha_s=0.95:repair={0,0.5,0.8,0.95}"],
+    "timed": ["dense", *TIMED.values()],
 }
 SCORE_METHODS = {
     "masks": ["sample:alpha_c=0.5:alpha_s=0.5", "sample:alpha_c=0.8:alpha_s=0.8", "sample:alpha_c=0.9:alpha_s=0.9",
@@ -60,17 +67,20 @@ SCORE_METHODS = {
     "threshold": ["threshold:lambda={1e-2,0.1,0.5}"],
     "oracle": ["oracle:density={0.05,0.1,0.2}"],
     "baselines": ["bigbird", "hash-sparse", "hyperattention:dense={512,2048}"],
+    "hyperattention": ["hyperattention"],
+    "repair": ["sample:alpha_c=0.8:alpha_s=0.8:repair={0,0.5,0.8}"],
+    "timed": list(TIMED.values()),
 }
 # Candidates of tune, the cheap ones first, and settings that answer the questions beside the choice of tune.
 CANDIDATES = "sample:alpha_c={0.3,0.4,0.5,0.7}:alpha_s={0.3,0.4,0.5,0.7}"
 FIXED = ["sample:alpha_c=0.4:alpha_s=0.4", "sample:alpha_c=0.5:alpha_s=0.5", "sample:alpha_c=0.8:alpha_s=0.8"]
 LOSS = 0.01                    # of tune: one point
 TUNE_SEED = 7                  # --task-seed of the questions of tune; those of tuned-facts have eval's default
-TTFT_TOKENS = 130000
+SCORED = 256                   # tokens of a book after its prompt
 SHAPE_8B = "models/llama-3.1-8b"
 BLOCK = 128                    # positions of a block of a mask
-ON_CPU = ("oracle", "xattention", "threshold", "baselines")  # groups without a GPU version
-PROSE_MOST = "32k"             # the longest input of the prose model
+ON_CPU = ("oracle", "xattention", "threshold", "baselines", "hyperattention", "repair")  # groups without a GPU version
+PROSE_MOST = "64k"             # the longest input of the prose model
 TINY_TASKS = "niah-multikey,qa-2hop,fwe"
 FACT_TASKS = "niah-multikey,qa-2hop"  # their answers hold one fact
 OF_METHOD = ("positions", "top1", "kl", "ln_ppl_ratio", "ppl_answer")
@@ -107,6 +117,15 @@ def keep_tune(doc, log):
     return of_document({"version": head["settings"]["version"].split()[0], "commit": head["commit"], "device": head["settings"]["arithmetic"]}, rows=rows)
 
 
+def timed_rows(args, size):
+    """{name: the row of tokens-prose:LEN:timed} of the methods of TIMED, LEN at most PROSE_MOST. {}: the part has not run."""
+    path = os.path.join(args.results, f"tokens-prose-{min(size, PROSE_MOST, key=count)}-timed.json")
+    if not os.path.exists(path):
+        return {}
+    with open(path) as f:
+        return dict(zip(TIMED, json.load(f)["result"]["methods"][1:]))
+
+
 def tuned_row(args, size):
     """The row of what tune chose at this length. None: the part tune:LEN has not run, or dense prefill is the choice."""
     path = os.path.join(args.results, f"tune-{size}.json")
@@ -129,6 +148,11 @@ def keep_ttft(doc):
     """doc: an answer of generate."""
     return {"version": "-", "commit": "-", "device": "a GPU", "method": doc["attn_prefill"], "tokens": doc["n_prompt"], "ms": doc["prefill_ms"],
             "density": doc.get("prefill_density") or 1.0}
+
+
+def keep_dense(doc):
+    """Rows of bench: {tokens: ms}."""
+    return of_document(doc[0], ms={str(row["n_prompt"]): row["ms_median"] for row in doc})
 
 
 def keep_kernels(doc):
@@ -249,13 +273,16 @@ def all_parts(args):
             for end in ("", "-facts"):
                 score(f"{kind}{end}:{size}", args.model, args.input(f"{kind}{end}-{size}"), "-n", "32", "-e", "--stop", "\\n")
     if has_gpu:
-        row = tuned_row(args, args.lengths.split(",")[0])
-        methods = {"dense": "dense", "tuned": row and f"streaming:window={window_of(row['density'], TTFT_TOKENS)}", "sample": "sample"}
-        for name, method in methods.items():
-            if method:
-                parts[f"ttft:{name}"] = Part(f"ttft:{name}", [args.sleigh, "generate", "-m", SHAPE_8B, "--load-format", "dummy", "--random-prompt",
-                                                              str(TTFT_TOKENS), "-c", "131072", "--prefill-segment", "131072", "-n", "2", "--ignore-eos",
-                                                              "--attn-prefill", method, "--device", args.device, "-o", "json"], None, None, keep_ttft)
+        for size in args.lengths.split(","):
+            n_tokens = count(size) - 1024  # of a prompt that leaves room to decode
+            windows = {name: f"streaming:window={window_of(row['prefill_density'], n_tokens)}" for name, row in timed_rows(args, size).items()}
+            for name, method in {"dense": "dense", **windows}.items():
+                parts[f"ttft:{size}:{name}"] = Part(f"ttft:{size}:{name}", [args.sleigh, "generate", "-m", SHAPE_8B, "--load-format", "dummy", "--random-prompt",
+                                                                            str(n_tokens), "-c", size, "--prefill-segment", "131072", "-n", "2", "--ignore-eos",
+                                                                            "--attn-prefill", method, "--device", args.device, "-o", "json"], None, None, keep_ttft)
+        sizes = ",".join(str(count(size) - SCORED) for size in args.lengths.split(",") if count(size) <= count(PROSE_MOST))
+        parts["dense-prose"] = Part("dense-prose", [args.sleigh, "bench", "-m", args.model, "-p", sizes, "-n", "0", "-r", "5", "--device", args.device, "-o", "json"],
+                                    None, args.model, keep_dense)
         for name, phase in (("kernels", "masks"), ("dense-kernel", "prefill")):
             parts[name] = Part(name, [args.sleigh, "bench", "attn", "--phase", phase, "--device", args.device, "-o", "json"], None, None, keep_kernels)
     return parts
@@ -273,7 +300,7 @@ COMPARE = {"version": "0", "commit": "c", "device": "d", "n_params": 1, "dtype":
 def self_test():
     """Runs a part of a program that prints one document, and finds it again. Checks the commands of the devices."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ["--model", "models/tiny", "--work", folder, "--results", folder, "--lengths", "64k,2k", "--books", "1"]
+        words = ["--model", "models/tiny", "--work", folder, "--results", folder, "--lengths", "128k,2k", "--books", "1"]
         a = arguments(words)
         for name in ("books-2k", "tiny-2k"):
             with open(a.input(name), "w") as f:
@@ -283,7 +310,7 @@ def self_test():
             f.write(f"#!/bin/sh\necho run >>\"$0.runs\"\necho '{json.dumps(COMPARE)}'\n")
         os.chmod(a.sleigh, 0o755)
         parts = all_parts(a)
-        expect("tokens-prose:64k:masks" not in parts and "tokens-tiny:64k:masks" in parts, "lengths of the two models")
+        expect("tokens-prose:128k:masks" not in parts and "tokens-tiny:128k:masks" in parts, "lengths of the two models")
         expect(list(parts)[0] == "tokens-prose:2k:masks", "the shortest length comes first")
         part, runs = parts["tokens-prose:2k:oracle"], []
         for _ in range(2):
@@ -317,9 +344,15 @@ def self_test():
         gpu = all_parts(arguments([*words, "--device", "cuda"]))
         devices = [gpu[f"score-tiny:2k:{group}"].command for group in ("masks", "oracle")]
         expect([c[c.index("--device") + 1] for c in devices] == ["cuda", "cpu"], "devices of groups")
-        expect("ttft:dense" in gpu and "ttft:dense" not in parts and "ttft:tuned" not in gpu, "times to the first token")
+        expect("ttft:2k:dense" in gpu and "ttft:2k:dense" not in parts and "ttft:2k:tuned" not in gpu, "times to the first token")
+        with open(os.path.join(folder, "tokens-prose-2k-timed.json"), "w") as f:
+            json.dump({"result": {"methods": [{"prefill_density": x} for x in (1, 0.5, 0.6, 0.7)]}}, f)
+        timed = all_parts(arguments([*words, "--device", "cuda"]))["ttft:2k:tuned"].command
+        expect(timed[timed.index("--attn-prefill") + 1] == f"streaming:window={window_of(0.5, 1024)}", "a window of the density of a method")
         expect(window_of(0.2, 130000) == 13474, f"the window of a density: {window_of(0.2, 130000)}")
         expect(keep_ttft({"attn_prefill": "dense", "n_prompt": 9, "prefill_ms": 2.5})["density"] == 1, "kept time to the first token")
+        expect(keep_dense([{"commit": "c", "n_prompt": 7, "ms_median": 2.5}])["ms"] == {"7": 2.5}, "kept times of dense prefills")
+        expect("dense-prose" in gpu and "dense-prose" not in parts, "times of dense prefills of the prose model")
         expect("kernels" in gpu and "kernels" not in parts, "times of kernels")
         expect("--jsonl" not in devices[0] and "models/tiny" in shown(a, gpu["score-tiny:2k:masks"]), "a part without an input")
 
@@ -356,10 +389,9 @@ def main():
         make_facts(a, part)
     if a.inputs:
         return
-    first = [part for part in parts if part.name.startswith("tune:")]  # the commands of other parts depend on their choices
-    rest = {part.name for part in parts} - {part.name for part in first}
+    first = [part for part in parts if part.name.startswith("tune:") or part.name.endswith(":timed")]  # the commands of other parts depend on their figures
     run_all(a, first)
-    run_all(a, [part for part in all_parts(a).values() if part.name in rest])
+    run_all(a, [part for part in chosen(all_parts(a), a.part) if part.name not in {part.name for part in first}])
 
 
 if __name__ == "__main__":

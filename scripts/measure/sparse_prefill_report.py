@@ -16,6 +16,7 @@ import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from prose_report import Page, run_report, show, tokens
+from sparse_prefill import TIMED
 from sleigh_runs import draw, head_of_parts
 
 LOSSES = (0.0001, 0.001, 0.01)  # nats
@@ -30,7 +31,7 @@ QUESTIONS = (("score-tiny-facts", "tiny", "needles and two-hop questions, up to 
 MODELS = {"prose": "the prose model, held-out books", "tiny": "the embedded model, questions of its own kind"}
 # The parameters that tables show, with the defaults that names of methods leave out.
 DEFAULTS = {
-    "sample": {"alpha_c": "0.95", "alpha_s": "0.95", "chunk_n": "1"},
+    "sample": {"alpha_c": "0.95", "alpha_s": "0.95", "chunk_n": "1", "repair": "0"},
     "vertical-slash": {"columns": "1000", "slashes": "6096"},
     "streaming": {"window": "2044"},
     "xattention": {"threshold": "0.9"},
@@ -41,6 +42,7 @@ DEFAULTS = {
     "hyperattention": {"dense": "4096"},
 }
 FAMILIES = tuple(DEFAULTS)
+NAMES = ("dense", *TIMED)  # of times to the first token
 PAPERS_ALPHA = ("sample:alpha_c=0.95", "sample:alpha_c=0.95:alpha_s=0.95", "sample")  # 0.95 and 0.95, one chunk, as methods are named
 
 
@@ -51,7 +53,7 @@ def family(method):
 
 
 def params(method):
-    """'sample:alpha_c=0.9' -> {'alpha_c': '0.9', 'alpha_s': '0.95', 'chunk_n': '1'}"""
+    """'sample:alpha_c=0.9' -> {'alpha_c': '0.9', 'alpha_s': '0.95', 'chunk_n': '1', 'repair': '0'}"""
     defaults, given = DEFAULTS[family(method)], dict(word.split("=") for word in method.split(":")[1:])
     return {k: given.get(k, x) for k, x in defaults.items()}
 
@@ -60,7 +62,8 @@ def label(method):
     """'sample:alpha_c=0.9' -> 'sample 0.9, 0.95', 'streaming:sink=4' -> 'streaming, window 2044'"""
     p = params(method)
     if family(method) == "sample":
-        return f"sample {p['alpha_c']}, {p['alpha_s']}" + (f", {p['chunk_n']} chunks" if p["chunk_n"] != "1" else "")
+        return f"sample {p['alpha_c']}, {p['alpha_s']}" + (f", {p['chunk_n']} chunks" if p["chunk_n"] != "1" else "") + (
+            f", repair {p['repair']}" if p["repair"] != "0" else "")
     return ", ".join([family(method), *(f"{k} {v}" for k, v in p.items())])
 
 
@@ -69,7 +72,7 @@ def curve(method):
     p = params(method)
     if family(method) != "sample":
         return family(method)
-    return "sample" if p["alpha_c"] == p["alpha_s"] and p["chunk_n"] == "1" else None
+    return "sample" if p["alpha_c"] == p["alpha_s"] and p["chunk_n"] == "1" and p["repair"] == "0" else None
 
 
 def order(row):
@@ -90,20 +93,21 @@ class Kept:
                     self.peers = [json.loads(line) for line in f]
 
     def of(self, kind):
-        """{length: [part, ...]} of a kind, the shortest length first."""
+        """{length: [part, ...]} of a kind, the shortest length first, without the group `timed`, which has a section of its own."""
         found = collections.defaultdict(list)
         for name, part in self.parts.items():
-            if name.split(":")[0] == kind:
+            if name.split(":")[0] == kind and not name.endswith(":timed"):
                 found[name.split(":")[1]].append(part)
         return dict(sorted(found.items(), key=lambda item: tokens(item[0])))
 
     def methods(self, kind):
-        """{length: rows} of next tokens, by family and density. Groups of one length must have the same prompts."""
+        """{length: rows} of next tokens, by family and density. Groups of one length must have the same prompts. Of a method in two groups, the first."""
         out = {}
         for size, parts in self.of(kind).items():
             if any(p["result"]["prompts"] != parts[0]["result"]["prompts"] for p in parts):
                 sys.exit(f"{self.folder}: the groups of {kind}:{size} have different prompts")
-            out[size] = sorted((row for p in parts for row in p["result"]["methods"]), key=order)
+            rows = {label(row["method"]): row for p in reversed(parts) for row in p["result"]["methods"]}
+            out[size] = sorted(rows.values(), key=order)
         return out
 
     def scores(self, kind):
@@ -267,19 +271,47 @@ def tuned(page, kept):
         commands(page, parts)
 
 
+def right_answers(kept, size, method):
+    """The score of needles and of two-hop questions in books after this prefill; '-' without the part of this length."""
+    found = []
+    for kind in ("needle-facts", "two-hop-facts"):
+        groups = kept.scores(kind).get(size, {}).values()
+        found += [percent(of_method[method]["all"]["score"]) for of_method in groups if method in of_method][:1]
+    return "; ".join(found) or "-"
+
+
+def lost(kept, size, name, row):
+    """Density, KL and answers after this prefill."""
+    if not row:
+        return ["-"] * 3
+    return [*(["100", "0"] if name == "dense" else [percent(row["prefill_density"]), nats(row)]), right_answers(kept, size, row["method"])]
+
+
 def first_token(page, kept):
-    rows = {name.split(":")[1]: part for name, part in kept.parts.items() if name.startswith("ttft:")}
-    if "dense" not in rows:
+    """Times to the first token beside what the masks lose, of the groups `timed` and of ttft:LEN:NAME."""
+    timed = {name.split(":")[1]: part for name, part in kept.parts.items() if name.endswith(":timed")}
+    times = {size: {part["part"].split(":")[2]: part["result"] for part in parts} for size, parts in kept.of("ttft").items()}
+    if not timed:
         return
-    dense = rows["dense"]["result"]
-    page.say(f"## Time to first token at {dense['tokens']} tokens")
-    page.say("Shape of Llama-3.1-8B, random weights, one segment. Random weights have no density of their own, so `streaming` with a window stands for the\n"
-             "tuned setting: it has the density that tune chose for the embedded model, without an estimator. `sample` with its default parameters\n"
-             "visits what random weights give it, and shows the cost of its estimator.")
-    page.table(["`--attn-prefill`", "density %", "prefill, s", "/ dense"],
-               [[f"`{r['method']}`", percent(r["density"]), f"{r['ms'] / 1e3:.2f}", f"{r['ms'] / dense['ms']:.2f}"]
-                for r in (rows[name]["result"] for name in ("dense", "tuned", "sample") if name in rows)])
-    commands(page, [rows[name] for name in ("dense", "tuned", "sample") if name in rows])
+    page.say("## Time to the first token, and what is lost")
+    page.say("Left: the prose model on whole books, its own time (`bench -p` timed dense prefill: that of `compare` contains what a first run loads). Right:\n"
+             "the shape of Llama-3.1-8B with random weights, one segment. Random weights have no density of their own, so a window (`streaming`) has\n"
+             "the density that the mask has on the books of this length; at 128k, beyond the context of the prose model, it has that of 64k. The window\n"
+             "has no estimator, which takes 1.7% of dense attention's time at 32k and 0.4% at 128k with `sample`, 4.7% and 1.1% with `vertical-slash`\n"
+             "([h200-prefill.md](h200-prefill.md#making-a-mask)). Answers: needles; two-hop questions, in percent, of the sections below.")
+    dense, body = kept.parts.get("dense-prose"), []
+    of_size = {tokens(str(n)): ms for n, ms in (dense["result"]["ms"] if dense else {}).items()}
+    for size in sorted({*timed, *times}, key=tokens):
+        rows = timed[size]["result"]["methods"] if size in timed else [None] * len(NAMES)
+        of_8b, dense_ms = times.get(size, {}), min((ms for n, ms in of_size.items() if 0 <= tokens(size) - n < 1024), default=None)
+        for name, row in zip(NAMES, rows):
+            ms, shape = dense_ms if name == "dense" else row and row["ttft_ms"], of_8b.get(name)
+            body.append([size, "dense" if name == "dense" else label(TIMED[name]), *lost(kept, size, name, row),
+                         f"{ms:.1f}" if ms else "-", f"{ms / dense_ms:.2f}" if ms and dense_ms else "-",
+                         *([f"{shape['ms'] / 1e3:.2f}", f"{shape['ms'] / of_8b['dense']['ms']:.2f}"] if shape else ["-", "-"])])
+    page.table(["tokens", "`--attn-prefill`", "density %", "KL", "answers %", "prose model, ms", "/ dense", "8B shape, s", "/ dense (8B)"], body)
+    commands(page, [*sorted(timed.values(), key=lambda part: tokens(part["part"].split(":")[1])), *([dense] if dense else ()),
+                    *(part for parts in kept.of("ttft").values() for part in parts)])
 
 
 def curves(rows, value):
@@ -362,13 +394,15 @@ def estimates(page, kept):
 
 def densities(page, kept):
     """The spread over heads, of `sample` with the paper's alpha."""
-    body = []
+    body, of_layers = [], []
     for model in MODELS:
         for size, rows in kept.methods(f"tokens-{model}").items():
             for row in rows:
                 found = sorted(heads(row, "density"))
                 if found and row["method"] in PAPERS_ALPHA:
                     layers = [statistics.fmean(layer) for layer in row["heads"]["density"]]
+                    of_layers += [[MODELS[model].split(",")[0], size, str(i), ", ".join(percent(x) for x in sorted(layer))]
+                                  for i, layer in enumerate(row["heads"]["density"])]
                     body.append([MODELS[model].split(",")[0], size, percent(row["prefill_density"]), percent(found[0]), percent(statistics.median(found)),
                                  percent(found[-1]), percent(min(layers)), percent(max(layers))])
     if body:
@@ -376,6 +410,8 @@ def densities(page, kept):
         page.say(f"`sample` with the paper's setting ({label(PAPERS_ALPHA[0])}), in percent of the blocks of a head. The commands are those of the next tokens.")
         page.table(["model", "tokens", "all heads", "least of a head", "median head", "largest of a head", "least mean of a layer", "largest mean of a layer"],
                    body)
+        page.say("The heads of each layer, from the least to the largest:")
+        page.table(["model", "tokens", "layer", "heads"], of_layers)
 
 
 def cells_of(rows, value):
@@ -383,7 +419,7 @@ def cells_of(rows, value):
     out = {}
     for row in rows:
         p = params(row["method"])
-        if family(row["method"]) == "sample" and p["alpha_c"] == p["alpha_s"]:
+        if family(row["method"]) == "sample" and p["alpha_c"] == p["alpha_s"] and p["repair"] == "0":
             out[p["alpha_c"], p["chunk_n"]] = value(row)
     return out
 
@@ -424,16 +460,17 @@ def scores(page, kept):
                 tasks = tasks[-1:]  # one task: "all" is the same
             page.say(f"## Answers at {size}: the {'prose' if model == 'prose' else 'embedded'} model, {title}")
             page.say("Share of right answers in percent, with its 95% interval, and the difference to dense prefill on the same questions.")
-            rows = []
+            rows, shown = [], set()
             for group, of_method in groups.items():
                 for method, of_task in of_method.items():
-                    last = of_task["all"]
-                    if method == "dense" and rows:
+                    last, name = of_task["all"], "dense" if method == "dense" else label(method)
+                    if name in shown:
                         continue  # every group has the same dense answers
+                    shown.add(name)
                     cells = [f"{percent(of_task[t]['score'])}" for t in tasks[:-1]]
                     gap = show(tuple(last[k] for k in ("difference", "difference_low", "difference_high")), 1, 100) if method != "dense" else "-"
                     rows.append((-1 if method == "dense" else FAMILIES.index(family(method)), last["prefill_density"] or 1,
-                                 ["dense" if method == "dense" else label(method), percent(last["prefill_density"]) if method != "dense" else "100",
+                                 [name, percent(last["prefill_density"]) if method != "dense" else "100",
                                   *cells, show((last["score"], last["score_low"], last["score_high"]), 1, 100), gap, str(last["samples"])]))
             page.table(["method", "density %", *tasks[:-1], "all", "difference, points", "questions"], [row for *_, row in sorted(rows, key=lambda x: x[:2])])
             commands(page, parts)
@@ -515,15 +552,21 @@ def tune_row(setting, density, score, result):
 def invented_parts():
     books = {"prompts": ["a", "b"], "n_prompt": [3800, 3900]}
     of_part = {
-        "tokens-prose:8k:masks": {**books, "methods": [invented("sample:alpha_c=0.9:alpha_s=0.9", 0.5, 0.0005, 0.9, 0.7), invented("streaming:sink=4", 0.7, 0.02)]},
+        "tokens-prose:8k:masks": {**books, "methods": [invented("sample:alpha_c=0.9:alpha_s=0.9", 0.5, 0.0005, 0.9, 0.7),
+                                                       invented("sample:alpha_c=0.95", 0.6, 0.0004), invented("streaming:sink=4", 0.7, 0.02)]},
         "tokens-prose:8k:chunks": {**books, "methods": [invented("sample:alpha_c=0.9:alpha_s=0.9:chunk_n=4", 0.4, 0.0002, 0.8, 0.78)]},
         "score-tiny:4k:masks": invented_scores(("dense", 1, None), ("sample:alpha_c=0.95", 0.75, 0.6)),
         "score-tiny:4k:chunks": invented_scores(("dense", 1, None), ("sample:alpha_c=0.95:chunk_n=2", 1, 0.65)),
         "tune:4k": {"rows": [tune_row("dense", 1, 1.0, ""), tune_row("sample:alpha_c=0.4", 0.2, 0.98, "the loss is too large"),
                              tune_row("sample:alpha_c=0.5", 0.3, 0.995, "best so far"), tune_row("sample:alpha_c=0.5", 0.3, 0.995, "chosen")]},
         "tuned-facts:4k:tuned": invented_scores(("dense", 1, None), ("sample:alpha_c=0.5", 0.993, 0.29), ("sample:alpha_c=0.8", 0.97, 0.25)),
-        "ttft:dense": {"method": "dense", "tokens": 130000, "ms": 10000, "density": 1.0},
-        "ttft:tuned": {"method": "streaming:window=9000", "tokens": 130000, "ms": 4200, "density": 0.13},
+        "tokens-prose:8k:timed": {"prompts": ["c"], "n_prompt": [8000],
+                                  "methods": [{**invented(method, density, kl), "ttft_ms": ms} for method, density, kl, ms in
+                                              (("dense", None, 0.0, 20.0), ("sample:alpha_c=0.8:alpha_s=0.8", 0.13, 0.001, 9.0),
+                                               ("sample:alpha_c=0.95", 0.3, 0.0005, 12.0), ("vertical-slash:columns=64:slashes=256", 0.4, 0.001, 15.0))]},
+        "dense-prose": {"ms": {"7936": 20.0}},
+        "ttft:8k:dense": {"method": "dense", "tokens": 7168, "ms": 10000, "density": 1.0},
+        "ttft:8k:tuned": {"method": "streaming:window=9000", "tokens": 7168, "ms": 4200, "density": 0.13},
         "kernels": {"rows": [{"tokens": 32768, "what": "attention with a mask", "density": 0.1, "us": 1500, "of_dense": 0.11, "of_work": 1.1},
                              {"tokens": 32768, "what": "mask of sample", "density": None, "us": 300, "of_dense": 0.02, "of_work": None}]},
         "dense-kernel": {"rows": [{"phase": "prefill", "size": "32k", "tflop_s": 658.4}]},
@@ -558,7 +601,8 @@ def self_test():
                  "it visits 29.0% of the blocks, and the\ndifference to dense prefill is -0.7 (-10.7 to 9.3) points.",
                  "\nsample 0.5, 0.95 has the least density of those that lose at most one point: 29.0%.",
                  "| sample 0.4, 0.95 | 20.0 | 21.0 | 40 | 98.0 | 2.0 | 12.5 | the loss is too large |",
-                 "| `streaming:window=9000` | 13.0 | 4.20 | 0.42 |",
+                 "| 8k | sample 0.8, 0.8 | 13.0 | 0.001 (0.0005 to 0.002) | - | 9.0 | 0.45 | 4.20 | 0.42 |",
+                 "| the prose model | 8k | 0 | 60.0, 60.0 |",
                  "| streaming, window 2044 | 70.0 | ",
                  "| sample 0.9, 0.9 | 50.0 | 0.0005 (0.00025 to 0.001) | 0.001 (0.0005 to 0.002) | 90.0 | 70.0 | 0.0005 | 0.001 |",
                  "| prose | 8k | sample 0.9, 0.9 | 50.0 | 90.0 | 70.0 | 90.0 | 70.0 | 2 of 2 | 20.0 |",

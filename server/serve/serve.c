@@ -7,8 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-int serve_open(const serve_options *o, serve_server **out, sl_error *err) {
-    static const char *const open_paths[] = {"/", "/health", "/v1/health", "/ping", "/v1/models"};
+static int new_server(const serve_options *o, serve_server **out, sl_error *err) {
     serve_server *s = calloc(1, sizeof *s);
     char *name = strdup(o->model);
     if (!s || !name) {
@@ -20,11 +19,20 @@ int serve_open(const serve_options *o, serve_server **out, sl_error *err) {
     serve_queue_init(&s->to_prepare);
     serve_queue_init(&s->to_infer);
     pthread_mutex_init(&s->lock, NULL);
+    *out = s;
+    return 0;
+}
+
+int serve_open(const serve_options *o, serve_server **out, sl_error *err) {
+    static const char *const open_paths[] = {"/", "/health", "/v1/health", "/ping", "/v1/models"};
+    serve_server *s;
+    int rc = new_server(o, &s, err);
+    if (rc) return rc;
     const http_handler handler = {.ctx = s, .request = serve_on_request, .error = serve_error_body};
     http_options http = o->http;
     http.open_paths = open_paths;
     http.n_open_paths = sizeof open_paths / sizeof *open_paths;
-    int rc = http_server_new(&http, &handler, &s->http, err);
+    rc = http_server_new(&http, &handler, &s->http, err);
     if (rc) {
         serve_free(s);
         return rc;
@@ -54,6 +62,7 @@ void serve_free(serve_server *s) {
     serve_queue_destroy(&s->to_infer);
     pthread_mutex_destroy(&s->lock);
     sl_text_free(&s->out);
+    sl_text_free(&s->ranks.notes);
     free(s->active);
     free(s->slots);
     free(s->running);
@@ -118,6 +127,12 @@ static int start(serve_server *s, const serve_model *m, sl_error *err) {
     return rc ? rc : serve_info_make(s, err);
 }
 
+static void stop(serve_server *s) {
+    serve_conversations_free(s);
+    sl_scheduler_free(s->scheduler);
+    s->scheduler = NULL;
+}
+
 int serve_run(serve_server *s, const serve_model *m, sl_error *err) {
     int rc = start(s, m, err);
     if (!rc && pthread_create(&s->preparing, NULL, serve_prepare_all, s))
@@ -125,16 +140,25 @@ int serve_run(serve_server *s, const serve_model *m, sl_error *err) {
     if (!rc) {
         atomic_store(&s->state, SERVE_RUNNING);
         if (m->ready) m->ready(m->ctx);
-        serve_infer(s);
+        rc = serve_infer(s, err);
         serve_queue_close(&s->to_prepare);
         pthread_join(s->preparing, NULL);
         free_all(s, &s->to_infer);
         double left = (atomic_load(&s->deadline) - sl_now_ms()) / 1e3;
-        http_server_drain(s->http);
-        http_server_wait(s->http, left > 1 ? left : 1);
+        if (!rc) http_server_drain(s->http);
+        if (!rc) http_server_wait(s->http, left > 1 ? left : 1);
     }
-    serve_conversations_free(s);
-    sl_scheduler_free(s->scheduler);
-    s->scheduler = NULL;
+    stop(s);
+    return rc;
+}
+
+int serve_follow(const serve_options *o, const serve_model *m, sl_error *err) {
+    serve_server *s;
+    int rc = new_server(o, &s, err);
+    if (rc) return rc;
+    rc = start(s, m, err);
+    if (!rc) rc = serve_ranks_follow(s, err);
+    stop(s);
+    serve_free(s);
     return rc;
 }

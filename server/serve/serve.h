@@ -6,6 +6,9 @@
 //
 // Bits. An answer has the ids, the text and the logits that its prompt has alone, with the methods, the seed and the sequence
 // that usage.attention names. Answer i of a prompt has the sequence i.
+//
+// Ranks that share a model. Rank 0 calls serve_open and serve_run, and each other rank calls serve_follow. All have the same
+// options and the same model.
 #ifndef SLEIGH_SERVE_H
 #define SLEIGH_SERVE_H
 
@@ -43,6 +46,7 @@ typedef int (*serve_plan_fn)(void *ctx, const char *attn, const char *prefill, i
 typedef struct serve_model {
     const sl_model *model;
     sl_engine *engine;            // nobody else uses the engine
+    sl_comm *comm;                // the ranks that share the model; NULL: one process
     int n_sequences;              // the engine's sequences
     const char *path;             // the model's path
     const sl_chat_template *chat; // NULL: there is none, because of no_chat
@@ -60,8 +64,12 @@ typedef struct serve_model {
 // Listens. Until serve_run, requests get the status 503. Copies the options. Errors of http_server_new.
 int serve_open(const serve_options *o, serve_server **out, sl_error *err);
 int serve_port(const serve_server *s);
-// Serves until a drain has ended: 0. Then no request is left.
+// Serves until a drain has ended: 0. Then no request is left. Of ranks: also an error of a step, after which all ranks must
+// end.
 int serve_run(serve_server *s, const serve_model *m, sl_error *err);
+// Another rank than the first one: takes the steps of rank 0 until rank 0 ends (serve_ranks.c). SL_ERR_FORMAT: the steps of
+// this rank differ from those of rank 0. After an error all ranks must end.
+int serve_follow(const serve_options *o, const serve_model *m, sl_error *err);
 // From any thread. /health and new requests get the status 503; running answers end within drain_timeout. Returns 0 if
 // serve_run has not begun: nothing runs.
 int serve_drain(serve_server *s);

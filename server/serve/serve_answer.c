@@ -98,12 +98,12 @@ static void write_echo(serve_server *s, serve_choice *c) {
 
 // Adds what the attention of a job has read, and what its drafts came to.
 static void add_work(api_attention *a, const sl_job *job) {
-    const sl_attn_stats *stats = sl_stream_attn_stats(sl_job_stream(job));
     sl_attention_work w, *to = &a->work;
+    const sl_attn_stats *stats = sl_job_work(job, &w);
     const sl_draft_counts drafts = sl_stream_draft_counts(sl_job_stream(job));
     sl_draft_counts_add(&a->drafts, &drafts);
     a->no_work |= !stats;
-    if (!stats || sl_stream_attention_work(sl_job_stream(job), &w, NULL)) return;
+    if (!stats) return;
     double sum = (to->layer_steps ? to->stated_error * (double)to->layer_steps : 0) +
                  (w.layer_steps ? w.stated_error * (double)w.layer_steps : 0);
     a->rows += stats->v_rows, a->dense_rows += stats->dense_v_rows;
@@ -257,6 +257,11 @@ void serve_on_change(void *choice, sl_job *job) {
     sl_job_state state = sl_job_state_of(job);
     const sl_error *why = sl_job_error(job);
     c->job = job;
+    if (r->api.max_tokens == 0 && state == SL_JOB_DECODES) sl_job_cancel(job);
+    if (!r->x) { // rank 0 answers
+        if (state == SL_JOB_ENDED) c->is_ended = 1, r->n_ended++;
+        return;
+    }
     if (state != SL_JOB_WAITS && state != SL_JOB_ENDED) serve_slots_begin(s, c);
     measure_tokens(s, c);
     if (!r->is_done && why->code) serve_answer_fail(s, r, why);
@@ -268,7 +273,6 @@ void serve_on_change(void *choice, sl_job *job) {
     int is_read = state == SL_JOB_DECODES || state == SL_JOB_ENDED; // the whole prompt
     if (state == SL_JOB_DECODES) serve_slots_remember(s, c);
     if (!r->is_done && r->api.echo && !c->is_echoed && is_read) write_echo(s, c);
-    if (r->api.max_tokens == 0 && state == SL_JOB_DECODES) sl_job_cancel(job);
     if (!r->is_done && is_read) write_step(s, c);
     if (state == SL_JOB_ENDED) end_choice(s, c);
 }

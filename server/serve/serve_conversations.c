@@ -5,7 +5,6 @@
 // steps, as in sl_chat_say. A conversation that the server does not have begins like any prompt. The server keeps the
 // conversations that were used last, and gives them up when a job needs their pages.
 #include "server/serve/serve_internal.h"
-#include "base/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +12,8 @@
 typedef struct serve_conversation {
     char *name; // name_of
     sl_session *session;
-    int is_busy; // an answer uses the session
-    double used; // time of the last request, in ms
+    int is_busy;   // an answer uses the session
+    uint64_t used; // serve_server.n_uses at the last request
 } serve_conversation;
 
 static void drop(serve_server *s, serve_conversation *v) {
@@ -90,7 +89,7 @@ int serve_conversation_begin(serve_server *s, serve_choice *c, sl_job_options *o
     if (rc || !v) return rc;
     int n = sl_session_n_tokens(v->session);
     o->session = v->session, o->ids += n, o->n -= n;
-    v->is_busy = 1, v->used = sl_now_ms();
+    v->is_busy = 1, v->used = ++s->n_uses;
     c->kept = v->session;
     return 0;
 }

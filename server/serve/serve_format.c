@@ -30,7 +30,7 @@ static int refuse(const char *field, const sl_error *why, api_error *err) {
     return api_fail(err, 400, field, "%s%s%s", is_named ? "" : field, is_named ? "" : ": ", why->message);
 }
 
-int serve_make_grammar(const serve_server *s, serve_request *r, int in_reasoning, api_error *err) {
+int serve_make_grammar(const serve_server *s, serve_request *r, api_error *err) {
     const api_request *q = &r->api;
     const char *field = q->format.field;
     int is_call = q->tool_choice == API_TOOLS_REQUIRED || q->tool_choice == API_TOOLS_NAMED;
@@ -39,6 +39,6 @@ int serve_make_grammar(const serve_server *s, serve_request *r, int in_reasoning
     int rc = is_call ? serve_force_calls(s->calls, s->model->model, q, &r->grammar, &field, &why)
                      : read_format(&q->format, &r->grammar, &why);
     if (rc) return refuse(field, &why, err);
-    r->grammar_after = in_reasoning ? "</think>" : NULL;
+    r->grammar_after = r->in_reasoning ? "</think>" : NULL;
     return 0;
 }

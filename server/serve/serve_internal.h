@@ -57,12 +57,12 @@ typedef struct serve_request {
     api_request api;
     serve_prompt *prompts; // [n_prompts]
     int n_prompts, n_prompt_tokens;
-    sl_sampling sampling;      // sampling.bias is owned
-    sl_grammar *grammar;       // all answers follow it; NULL: any text
-    const char *grammar_after; // static
-    int32_t named[8];          // [n_named] special tokens that are written as text
-    int n_named, at_start;
-    const char *draft; // sl_generation.draft
+    sl_sampling sampling;                // sampling.bias is owned
+    sl_grammar *grammar;                 // all answers follow it; NULL: any text
+    const char *grammar_after;           // static
+    int32_t named[8];                    // [n_named] special tokens that are written as text
+    int n_named, at_start, in_reasoning; // in_reasoning: the prompt has written <think>
+    const char *draft;                   // sl_generation.draft
     api_reply *reply;
 
     // ---- used by the inference thread ----
@@ -84,6 +84,15 @@ typedef struct serve_queue {
 } serve_queue;
 
 typedef enum serve_state { SERVE_LOADING, SERVE_RUNNING, SERVE_DRAINING } serve_state;
+
+// What rank 0 tells the other ranks that share the model (serve_ranks.c).
+typedef enum serve_ranks_kind { SERVE_RANKS_OPEN, SERVE_RANKS_ADD, SERVE_RANKS_CANCEL, SERVE_RANKS_FREE } serve_ranks_kind;
+
+typedef struct serve_ranks {
+    sl_text notes; // of the next message; on other ranks, of the last one
+    uint64_t n_messages;
+    sl_error lost; // a note that is missing, because there was no memory; code SL_OK: none
+} serve_ranks;
 
 typedef struct serve_slot { // a row of /slots
     char id[SERVE_ID];      // "": free
@@ -121,6 +130,8 @@ struct serve_server {
     const sl_session **held;                  // [n_sequences] the sessions of the running answers, for a moment
     struct serve_conversation *conversations; // [n_conversations], at most options.keep_conversations
     int n_conversations;
+    uint64_t n_uses; // counts the requests of conversations
+    serve_ranks ranks;
     sl_cached_prompt *prompts; // [n_sequences] the last prompt of each slot, with options.slot_save_path
 
     // ---- what the HTTP thread shows of it ----
@@ -141,8 +152,9 @@ serve_request *serve_take_all(serve_queue *q, double wait_ms);
 
 // ---- requests (serve_requests.c) ----
 
-serve_request *serve_request_new(serve_server *s, http_exchange *x, int endpoint); // NULL: no memory
-void serve_request_free(serve_server *s, serve_request *r);                        // releases the exchange
+// x NULL: a request of another rank. NULL: no memory
+serve_request *serve_request_new(serve_server *s, http_exchange *x, int endpoint);
+void serve_request_free(serve_server *s, serve_request *r); // releases the exchange
 // A new request for the preparing thread, which the caller pushes. NULL: the exchange was answered.
 serve_request *serve_hand_over(serve_server *s, http_exchange *x, int endpoint);
 const sl_attn_plan *serve_sparse_prefill(const serve_prompt *p); // NULL: the prefill is dense
@@ -158,8 +170,36 @@ void serve_fail_status(http_exchange *x, int status, const char *fmt, ...) __att
 
 void serve_on_request(void *server, http_exchange *x); // serve_routes.c
 char *serve_error_body(void *server, const char *path, int status, const char *message, size_t *n, const char **type);
-void *serve_prepare_all(void *server); // serve_prepare.c
-void serve_infer(serve_server *s);     // serve_loop.c
+void *serve_prepare_all(void *server);           // serve_prepare.c
+int serve_infer(serve_server *s, sl_error *err); // serve_loop.c
+static inline int serve_n_prompts(const api_request *q) {
+    return q->messages ? 1 : q->n_prompts;
+}
+// serve_prepare.c: r->prompts [n], without ids
+int serve_make_prompts(serve_request *r, int n, api_error *err);
+// serve_prepare.c: makes all that the jobs of a request need, from its body, the ids of its prompts and in_reasoning.
+int serve_make_jobs(const serve_server *s, serve_request *r, api_error *err);
+
+// ---- active requests (serve_loop.c): the inference thread ----
+
+int serve_make_room(serve_server *s);                // for one more; not 0: no memory
+void serve_place(serve_server *s, serve_request *r); // puts a new request behind those of its priority
+// Adds the next answer of a request to the scheduler.
+int serve_add_job(serve_server *s, serve_request *r, sl_error *err);
+void serve_cancel(serve_request *r);                  // cancels its jobs
+void serve_forget(serve_server *s, serve_request *r); // frees it
+void serve_sweep(serve_server *s);                    // frees the requests that are over, and the jobs that have ended
+void serve_free_all(serve_server *s);
+
+// ---- ranks that share the model (serve_ranks.c): the inference thread. In one process they do nothing but the step ----
+
+enum { SERVE_RANKS_IDLE_MS = 2000 };                      // rank 0 sends a message at least so often
+void serve_ranks_open(serve_server *s, serve_request *r); // a new request; drops its body
+void serve_ranks_note(serve_server *s, serve_ranks_kind kind, const serve_request *r, int rc);
+int serve_ranks_step(serve_server *s, sl_error *err); // a step of all schedulers. An error ends the run
+int serve_ranks_end(serve_server *s, sl_error *err);
+// Another rank: does what rank 0 says, to the end (serve_follow.c).
+int serve_ranks_follow(serve_server *s, sl_error *err);
 
 // ---- prompts (serve_prompts.c) ----
 
@@ -170,9 +210,9 @@ int serve_tokenize_text(const serve_server *s, const api_request *q, const api_p
 
 // ---- structured output (serve_format.c) ----
 
-// Sets grammar and grammar_after of a request. in_reasoning: the prompt has written <think>, so the grammar begins behind
-// </think>. Status 400: the format, the tools or the form of their calls do not make a grammar.
-int serve_make_grammar(const serve_server *s, serve_request *r, int in_reasoning, api_error *err);
+// Sets grammar and grammar_after of a request. With in_reasoning, the grammar begins behind </think>. Status 400: the format,
+// the tools or the form of their calls do not make a grammar.
+int serve_make_grammar(const serve_server *s, serve_request *r, api_error *err);
 // The calls of tools that a request forces, in a form (serve_calls.c). The model gives the ids of special tokens. *field: of an
 // error, the field that is wrong.
 int serve_force_calls(api_call_format format, const sl_model *model, const api_request *q, sl_grammar **out, const char **field,

@@ -11,7 +11,7 @@
 
 // ---- requests in their order ----
 
-static int grow(serve_server *s) {
+int serve_make_room(serve_server *s) {
     if (s->n_active < s->cap_active) return 0;
     int cap = 2 * s->cap_active + 64;
     serve_request **grown = realloc(s->active, (size_t)cap * sizeof *grown);
@@ -39,7 +39,14 @@ static int n_free(const serve_server *s) {
     return s->n_sequences - now.n_prefilling - now.n_decoding;
 }
 
-// Puts a new request behind those of its priority.
+void serve_place(serve_server *s, serve_request *r) {
+    int at = s->n_active++;
+    for (; at > 0 && s->active[at - 1]->api.priority > r->api.priority; at--) s->active[at] = s->active[at - 1];
+    s->active[at] = r;
+    r->server = s;
+}
+
+// Takes a new request, or refuses it.
 static void insert(serve_server *s, serve_request *r) {
     api_error e;
     if (r->endpoint == SERVE_SLOTS) {
@@ -47,11 +54,11 @@ static void insert(serve_server *s, serve_request *r) {
         serve_request_free(s, r);
         return;
     }
-    int at = s->n_active, rc = 0;
+    int rc = 0;
     if (n_waiting(s) >= s->options.max_waiting + n_free(s))
         rc = api_fail(&e, 429, NULL, "%d requests wait already: expected fewer than max_waiting %d", s->options.max_waiting,
                       s->options.max_waiting);
-    else if (grow(s))
+    else if (serve_make_room(s))
         rc = api_no_memory(&e);
     if (rc) {
         atomic_fetch_add(&s->n_refused, 1);
@@ -59,31 +66,28 @@ static void insert(serve_server *s, serve_request *r) {
         serve_request_free(s, r);
         return;
     }
-    for (; at > 0 && s->active[at - 1]->api.priority > r->api.priority; at--) s->active[at] = s->active[at - 1];
-    s->active[at] = r;
-    s->n_active++;
+    serve_place(s, r);
+    serve_ranks_open(s, r);
 }
 
 static void take_new(serve_server *s) {
     int is_idle = s->n_active == 0 && atomic_load(&s->state) == SERVE_RUNNING;
     int drains = s->n_active == 0 && !is_idle;
-    for (serve_request *r = serve_take_all(&s->to_infer, is_idle ? -1 : drains ? 10 : 0), *next; r; r = next) {
+    double idle_ms = s->model->comm ? SERVE_RANKS_IDLE_MS : -1;
+    for (serve_request *r = serve_take_all(&s->to_infer, is_idle ? idle_ms : drains ? 10 : 0), *next; r; r = next) {
         next = r->next;
-        r->server = s;
         insert(s, r);
     }
 }
 
 // ---- jobs ----
 
-// Adds the next answer of a request to the scheduler.
-static void add_job(serve_server *s, serve_request *r) {
+int serve_add_job(serve_server *s, serve_request *r, sl_error *err) {
     const api_request *q = &r->api;
     serve_choice *c = &r->choices[r->n_added];
     serve_prompt *p = &r->prompts[c->index / q->n];
     sl_generation g = sl_generation_default();
     sl_job_options o = sl_job_options_default();
-    sl_error why;
     g.sampling = r->sampling;
     g.max_tokens = q->max_tokens > 0 ? q->max_tokens : 0;
     g.stop = q->stop, g.n_stop = q->n_stop;
@@ -101,15 +105,22 @@ static void add_job(serve_server *s, serve_request *r) {
     o.named = r->named, o.n_named = r->n_named;
     o.has_seed = 1, o.seed = r->sampling.seed;
     o.n_prompt_logprobs = q->echo ? q->n_logprobs : -1;
+    o.wants_work = q->continuous_usage;
     o.on_change = serve_on_change, o.ctx = c;
-    int rc = q->conversation_id ? serve_conversation_begin(s, c, &o, &why) : 0;
-    if (!rc) rc = sl_scheduler_add(s->scheduler, &o, &c->job, &why);
-    if (!rc) {
+    int rc = q->conversation_id ? serve_conversation_begin(s, c, &o, err) : 0;
+    if (!rc) rc = sl_scheduler_add(s->scheduler, &o, &c->job, err);
+    if (rc)
+        serve_conversation_end(s, c);
+    else
         r->n_added++;
-        return;
-    }
-    serve_conversation_end(s, c);
-    serve_answer_fail(s, r, &why);
+    return rc;
+}
+
+static void add_job(serve_server *s, serve_request *r) {
+    sl_error why;
+    int rc = serve_add_job(s, r, &why);
+    serve_ranks_note(s, SERVE_RANKS_ADD, r, rc);
+    if (rc) serve_answer_fail(s, r, &why);
 }
 
 // Hands answers to the scheduler: as many as it can run, and so many that wait there for their pages.
@@ -122,8 +133,7 @@ static void add_jobs(serve_server *s) {
     }
 }
 
-// Cancels the jobs of a request whose answer is complete, or whose client is gone.
-static void cancel(serve_request *r) {
+void serve_cancel(serve_request *r) {
     for (int i = 0; i < r->n_added; i++)
         if (r->choices[i].job) sl_job_cancel(r->choices[i].job);
 }
@@ -132,7 +142,9 @@ static void cancel_gone(serve_server *s) {
     for (int i = 0; i < s->n_active; i++) {
         serve_request *r = s->active[i];
         r->is_done |= http_gone(r->x);
-        if (r->is_done) cancel(r);
+        if (!r->is_done) continue;
+        serve_cancel(r);
+        if (r->n_ended < r->n_added) serve_ranks_note(s, SERVE_RANKS_CANCEL, r, 0);
     }
 }
 
@@ -147,8 +159,16 @@ static void free_job(serve_server *s, serve_choice *c) {
 }
 
 static void free_request(serve_server *s, serve_request *r) {
+    if (r->x) serve_ranks_note(s, SERVE_RANKS_FREE, r, 0);
     for (int i = 0; i < r->n_added; i++) free_job(s, &r->choices[i]);
     serve_request_free(s, r);
+}
+
+void serve_forget(serve_server *s, serve_request *r) {
+    int at = 0;
+    while (s->active[at] != r) at++;
+    memmove(s->active + at, s->active + at + 1, (size_t)(--s->n_active - at) * sizeof *s->active);
+    free_request(s, r);
 }
 
 static void free_ended(serve_server *s, serve_request *r) {
@@ -156,8 +176,7 @@ static void free_ended(serve_server *s, serve_request *r) {
         if (r->choices[i].job && r->choices[i].is_ended) free_job(s, &r->choices[i]);
 }
 
-// Frees the requests that are over, and the jobs that have ended.
-static void sweep(serve_server *s) {
+void serve_sweep(serve_server *s) {
     int n = 0;
     for (int i = 0; i < s->n_active; i++) {
         serve_request *r = s->active[i];
@@ -225,17 +244,23 @@ static int has_drained(const serve_server *s) {
     return !atomic_load(&s->n_requests) || sl_now_ms() > atomic_load(&s->deadline);
 }
 
-void serve_infer(serve_server *s) {
+void serve_free_all(serve_server *s) {
+    for (int i = 0; i < s->n_active; i++) free_request(s, s->active[i]);
+    s->n_active = 0;
+}
+
+int serve_infer(serve_server *s, sl_error *err) {
+    int rc = 0;
     while (!has_drained(s)) {
         take_new(s);
         cancel_gone(s);
         add_jobs(s);
-        sl_scheduler_step(s->scheduler);
+        if ((rc = serve_ranks_step(s, err))) break;
         cancel_gone(s); // ends the jobs of complete answers without another step
-        sweep(s);
+        serve_sweep(s);
         show(s);
         keep_alive(s);
     }
-    for (int i = 0; i < s->n_active; i++) free_request(s, s->active[i]); // the connections of these answers are cut
-    s->n_active = 0;
+    serve_free_all(s); // the connections of these answers are cut
+    return rc ? rc : serve_ranks_end(s, err);
 }

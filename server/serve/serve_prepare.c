@@ -210,20 +210,18 @@ static void name_tokens(const serve_server *s, serve_request *r) {
         }
 }
 
-static int make_conversation(const serve_server *s, serve_request *r, int *in_reasoning, api_error *err) {
+static int make_conversation(const serve_server *s, serve_request *r, api_error *err) {
     sl_prompt p = {0};
     int rc = serve_render(s, &r->api, &p, err);
     if (!rc) rc = serve_tokenize_chat(s, &p, &r->prompts[0].ids, err);
-    if (!rc) *in_reasoning = api_prompt_opens_reasoning(p.text.data, p.text.n);
+    if (!rc) r->in_reasoning = api_prompt_opens_reasoning(p.text.data, p.text.n);
     sl_prompt_free(&p);
-    r->at_start = !r->api.continue_final;
-    if (!rc) name_tokens(s, r);
     return rc;
 }
 
 // ---- the request ----
 
-static int make_reply(const serve_server *s, serve_request *r, int in_reasoning, api_error *err) {
+static int make_reply(const serve_server *s, serve_request *r, api_error *err) {
     const api_request *q = &r->api;
     sl_error why;
     const api_reply_options o = {.request = q,
@@ -232,42 +230,55 @@ static int make_reply(const serve_server *s, serve_request *r, int in_reasoning,
                                  .created = (long long)time(NULL),
                                  .calls = s->calls,
                                  .reasoning = s->reasons,
-                                 .in_reasoning = in_reasoning,
+                                 .in_reasoning = r->in_reasoning,
                                  .number = r->number};
     if (q->request_id) serve_request_name(r, q->request_id);
     if (api_reply_new(&o, &r->reply, &why)) return api_fail_of(err, &why);
-    r->n_choices = api_reply_n_choices(r->reply);
-    r->choices = calloc((size_t)r->n_choices, sizeof *r->choices);
+    SL_CHECK(api_reply_n_choices(r->reply) == r->n_choices);
     r->bits = calloc((size_t)r->n_choices, sizeof *r->bits);
-    if (!r->choices || !r->bits) return api_no_memory(err);
-    for (int i = 0; i < r->n_choices; i++) {
-        r->choices[i] = (serve_choice){.request = r, .index = i, .slot = -1};
-        r->bits[i].sequence = (uint32_t)(i % q->n);
-    }
+    if (!r->bits) return api_no_memory(err);
+    for (int i = 0; i < r->n_choices; i++) r->bits[i].sequence = (uint32_t)(i % q->n);
     return 0;
 }
 
-// Sets what the inference thread needs.
-static int prepare(const serve_server *s, serve_request *r, api_error *err) {
-    int in_reasoning = 0;
-    r->n_prompts = r->api.messages ? 1 : r->api.n_prompts;
-    r->prompts = calloc((size_t)r->n_prompts, sizeof *r->prompts);
-    if (!r->prompts) {
-        r->n_prompts = 0;
-        return api_no_memory(err);
-    }
-    int rc = check_slot(s, &r->api, err);
-    if (!rc) rc = check_conversation(s, r, err);
-    if (!rc) rc = r->api.messages ? make_conversation(s, r, &in_reasoning, err) : make_texts(s, r, err);
+static int make_choices(serve_request *r, api_error *err) {
+    r->n_choices = r->n_prompts * r->api.n;
+    r->choices = calloc((size_t)r->n_choices, sizeof *r->choices);
+    if (!r->choices) return api_no_memory(err);
+    for (int i = 0; i < r->n_choices; i++) r->choices[i] = (serve_choice){.request = r, .index = i, .slot = -1};
+    return 0;
+}
+
+int serve_make_prompts(serve_request *r, int n, api_error *err) {
+    r->prompts = calloc((size_t)n, sizeof *r->prompts);
+    if (!r->prompts) return api_no_memory(err);
+    r->n_prompts = n;
+    return 0;
+}
+
+int serve_make_jobs(const serve_server *s, serve_request *r, api_error *err) {
+    int rc = 0;
     for (int i = 0; !rc && i < r->n_prompts; i++) {
         rc = check_length(s, &r->prompts[i].ids, err);
         if (!rc) rc = make_plan(s, r, &r->prompts[i], err);
         r->n_prompt_tokens += (int)r->prompts[i].ids.n;
     }
+    r->at_start = r->api.messages && !r->api.continue_final;
+    if (!rc && r->api.messages) name_tokens(s, r);
     if (!rc) rc = choose_drafts(s, r, err);
-    if (!rc) rc = serve_make_grammar(s, r, in_reasoning, err);
+    if (!rc) rc = serve_make_grammar(s, r, err);
     if (!rc) rc = make_sampling(s, r, err);
-    if (!rc) rc = make_reply(s, r, in_reasoning, err);
+    return rc ? rc : make_choices(r, err);
+}
+
+// Sets what the inference thread needs.
+static int prepare(const serve_server *s, serve_request *r, api_error *err) {
+    int rc = serve_make_prompts(r, serve_n_prompts(&r->api), err);
+    if (!rc) rc = check_slot(s, &r->api, err);
+    if (!rc) rc = check_conversation(s, r, err);
+    if (!rc) rc = r->api.messages ? make_conversation(s, r, err) : make_texts(s, r, err);
+    if (!rc) rc = serve_make_jobs(s, r, err);
+    if (!rc) rc = make_reply(s, r, err);
     if (rc) return rc;
     api_reply_set_prompt(r->reply, r->n_prompt_tokens, 0);
     r->attention = (api_attention){.method = r->prompts[0].plan.attn_text,
@@ -288,7 +299,7 @@ static int handle(serve_server *s, serve_request *r) {
         return 0;
     }
     int rc = api_request_read((api_endpoint)r->endpoint, r->body ? r->body : "", r->n_body, &r->api, &err);
-    serve_drop_body(r);
+    if (!s->model->comm) serve_drop_body(r); // else the other ranks read it too
     if (!rc && (r->endpoint == API_TOKENIZE || r->endpoint == API_COUNT_TOKENS))
         rc = tokenize(s, r, &err);
     else if (!rc && r->endpoint == API_DETOKENIZE)

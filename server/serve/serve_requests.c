@@ -80,10 +80,11 @@ serve_request *serve_request_new(serve_server *s, http_exchange *x, int endpoint
     serve_request *r = calloc(1, sizeof *r);
     if (!r) return NULL;
     *r = (serve_request){.x = x, .endpoint = endpoint, .arrived = sl_now_ms()};
+    atomic_fetch_add(&s->n_requests, 1);
+    if (!x) return r;
     if (getrandom(&r->number, sizeof r->number, 0) != (ssize_t)sizeof r->number) r->number = (uint64_t)(r->arrived * 1e6);
     set_id(r, http_request_of(x)->id);
     r->body = http_take_body(x, &r->n_body);
-    atomic_fetch_add(&s->n_requests, 1);
     atomic_fetch_add(&s->n_bytes, r->n_body);
     return r;
 }
@@ -144,8 +145,8 @@ void serve_request_free(serve_server *s, serve_request *r) {
     free(r->slot.path);
     free(r->slot.salt);
     free(r->bits);
-    http_release(r->x);
-    atomic_fetch_sub(&s->n_bytes, r->n_body); // what was read from the body lived until now
+    if (r->x) http_release(r->x);
+    if (r->x) atomic_fetch_sub(&s->n_bytes, r->n_body); // what was read from the body lived until now
     atomic_fetch_sub(&s->n_requests, 1);
     free(r);
 }

@@ -289,23 +289,24 @@ static void specifications(void) {
     CHECK_INT(sl_attn_get(&spec, "tokens"), 512);
     CHECK_INT(sl_attn_get(&spec, "S"), 64);
     CHECK_INT(sl_attn_mean_of(&spec), SL_MEAN_BIASED);
-    static const char *const cpu_only[] = {"quest+santa-prop",
-                                           "topk+santa-sys",
+    static const char *const cpu_only[] = {"quest+santa-pps",
+                                           "topk+santa-sys:budget=variance",
+                                           "streaming+santa-prop:tile=64",
                                            "saap+santa-sys",
-                                           "dense-q+santa-prop",
-                                           "quest:sink=16",
+                                           "dense-q+santa-pps",
                                            "santa-prop:tile=64",
                                            "santa-flash:tile=512",
                                            "vattention:predictor=hash",
                                            "vattention:predictor=buckets"};
-    for (int i = 0; i < 9; i++) {
+    for (size_t i = 0; i < sizeof cpu_only / sizeof *cpu_only; i++) {
         spec = parse(cpu_only[i]);
         if (sl_attn_on_gpu(&spec)) FAIL("%s: a GPU offers it, although no kernel does", cpu_only[i]);
     }
 #ifdef SLEIGH_CUDA
-    static const char *const both[] = {"quest", "santa-prop:tile=256", "bernoulli+santa-prop", "vattention:predictor=quest",
-                                       "vattention:predictor=int4"};
-    for (int i = 0; i < 5; i++) {
+    static const char *const both[] = {
+        "quest",      "santa-prop:tile=256",   "bernoulli+santa-prop",       "quest+santa-prop",         "topk+santa-sys",
+        "topp+santa", "streaming+santa-flash", "vattention:predictor=quest", "vattention:predictor=int4"};
+    for (size_t i = 0; i < sizeof both / sizeof *both; i++) {
         spec = parse(both[i]);
         if (!sl_attn_on_gpu(&spec)) FAIL("%s: a GPU does not offer it", both[i]);
     }

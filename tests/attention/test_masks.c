@@ -163,6 +163,9 @@ static const char *const methods[] = {
     "sample:alpha_c=0:alpha_s=0.5",
     "sample:alpha_c=0.3:alpha_s=0.2:chunk_n=4",
     "sample:alpha_c=0.6:alpha_s=0:chunk_n=64",
+    "sample:alpha_c=0.5:alpha_s=0.5:repair=0.5",
+    "sample:alpha_c=0.3:alpha_s=0.2:chunk_n=4:repair=0.3",
+    "sample:alpha_c=0.9:alpha_s=0.9:repair=1",
     "vertical-slash:columns=5:slashes=0",
     "vertical-slash:columns=0:slashes=7",
     "vertical-slash:columns=100000:slashes=3",
@@ -368,6 +371,25 @@ static void far_scores(void) {
     segment_free(&s);
 }
 
+// Head 2 attends to key 650 up to the last 256 queries, which attend evenly to all keys. So the sampled rows do not show key
+// 650, and the middle rows lose it. With repair the head is dense, and the other heads keep their masks.
+static void repaired(void) {
+    segment s = planted(OFFSET);
+    uint64_t blocks[3];
+    set_key(&s, 2, COLUMN, NULL, 1);
+    set_key(&s, 2, 650, s.q + 2 * DIM, 1);
+    for (int i = N - 256; i < N; i++) memset(s.q + ((size_t)i * 3 + 2) * DIM, 0, DIM * sizeof *s.q);
+    segment_mask(&s, "sample:alpha_c=0.2:alpha_s=0.2");
+    for (int head = 0; head < 3; head++) blocks[head] = sl_mask_count(&s.mask, head);
+    CHECK(s.reports[2].kept > 1 << 21);
+    CHECK(!sl_mask_has(sl_mask_row(&s.mask, 2, 11), 650 / 128));
+    segment_mask(&s, "sample:alpha_c=0.2:alpha_s=0.2:repair=0.01");
+    for (int head = 0; head < 2; head++) CHECK_INT(sl_mask_count(&s.mask, head), blocks[head]);
+    CHECK_INT(sl_mask_count(&s.mask, 2), sl_mask_causal(&s.mask));
+    CHECK_INT(s.reports[2].kept, 1 << 24);
+    segment_free(&s);
+}
+
 // ---- the kept share ----
 
 static uint64_t kept_by(const segment *s, int head, int i, const uint32_t *sum) {
@@ -433,6 +455,7 @@ static const test_case cases[] = {
     {"not-finite", 0, not_finite},
     {"not-finite-hashes", 0, not_finite_hashes},
     {"far-scores", 0, far_scores},
+    {"repaired", 0, repaired},
     {"oracle-is-best", 0, oracle_is_best},
     {"measured", 0, measured},
     {0},

@@ -6,8 +6,12 @@
 #include "tests/support/mpirun.h"
 #include "tests/support/run_cli.h"
 
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MOST = 3 };
@@ -148,9 +152,78 @@ static void shared_memory(void) {
         for (size_t i = 0; i < n; i++)
             if (part[i] != number_of(0, i + k)) FAIL("broadcast %zu: float %zu", k, i);
     }
+    char *board = comm->board;
+    CHECK((uintptr_t)board % SL_COMM_BOARD == 0);
+    board[comm->rank * SL_COMM_BOARD] = (char)(comm->rank + 1);
+    CHECK_OK(sl_ranks_barrier(ranks, &err), err);
+    for (int r = 0; r < N; r++) CHECK(board[r * SL_COMM_BOARD] == r + 1 && board[(r + 1) * SL_COMM_BOARD - 1] == 0);
     CHECK_OK(sl_ranks_barrier(ranks, &err), err);
     sl_shared_comm_close(comm);
     CHECK_OK(sl_ranks_close(ranks, &err), err);
+}
+
+// ---- ranks without a launcher ----
+
+static void say_in_file(const char *text) {
+    spill(in_tmp("said"), text, strlen(text));
+}
+
+// Runs two ranks, which are copies of this process. Returns the exit code of the first one. ms: how long it ran
+static int run_forked(void (*work)(int rank), double *ms) {
+    static const sl_ranks_end how = {say_in_file, end};
+    int status;
+    double begin = sl_now_ms();
+    in_tmp("said"); // makes the folder here
+    pid_t pid = fork();
+    if (!pid) {
+        if (sl_ranks_fork(2, &how, &ranks, &err)) _exit(10);
+        work(sl_ranks_rank(ranks));
+        if (sl_ranks_close(ranks, &err)) _exit(11);
+        _exit(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD ? 0 : 12); // else there is a zombie
+    }
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+    *ms = sl_now_ms() - begin;
+    CHECK(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void nothing(int rank) {
+    (void)rank;
+}
+static void leave(int rank) {
+    if (rank) _exit(3);
+}
+static void die(int rank) {
+    if (rank) raise(SIGKILL);
+}
+static void give_up(int rank) {
+    sl_comm *comm;
+    if (sl_shared_comm_open(ranks, 0, 2, &comm, &err)) _exit(13);
+    if (rank) comm->fail(comm, "no part of a sum");
+}
+
+// The first rank reaps the others, and says at once how a rank ended that ends too early. A communicator ends all ranks.
+static void forked(void) {
+    static const struct {
+        void (*work)(int rank);
+        const char *text;
+    } ends[] = {{leave, " has ended with exit code 3 before the end of the run"},
+                {die, " was killed by signal 9 ("},
+                {give_up, "): no part of a sum"}};
+    size_t n;
+    double ms;
+    CHECK_INT(run_forked(nothing, &ms), 0);
+    for (int i = 0; i < 3; i++) {
+        double least = 1e9;
+        for (int k = 0; k < 3; k++) { // a busy machine may delay some of them
+            CHECK_INT(run_forked(ends[i].work, &ms), 1);
+            const char *said = slurp(in_tmp("said"), &n);
+            CHECK_HAS(said, "rank 1 of 2"); // the first rank may not know the host and the process yet
+            CHECK_HAS(said, ends[i].text);
+            if (ms < least) least = ms;
+        }
+        CHECK(least < 1000);
+    }
 }
 
 static void one_process(void) {
@@ -160,8 +233,12 @@ static void one_process(void) {
     CHECK_OK(sl_ranks_close(NULL, &err), err);
 }
 
-static const test_case cases[] = {{"strings", NEEDS_NOTHING, strings},         {"order", NEEDS_NOTHING, order},
-                                  {"barrier", NEEDS_NOTHING, barrier},         {"shared_memory", NEEDS_NOTHING, shared_memory},
-                                  {"one_process", NEEDS_NOTHING, one_process}, {0}};
+static const test_case cases[] = {{"strings", NEEDS_NOTHING, strings},
+                                  {"order", NEEDS_NOTHING, order},
+                                  {"barrier", NEEDS_NOTHING, barrier},
+                                  {"shared_memory", NEEDS_NOTHING, shared_memory},
+                                  {"forked", NEEDS_NOTHING, forked},
+                                  {"one_process", NEEDS_NOTHING, one_process},
+                                  {0}};
 extern const test_suite suite_ranks;
 const test_suite suite_ranks = {"ranks", cases};

@@ -91,9 +91,12 @@ static void check_sizes(const char *const *args, int most) {
 #define GENERATE "generate", "--random-prompt", "600", "-n", "6", "--ignore-eos", "--exact-below", "off", "--logprobs", "2"
 
 static void methods(void) {
-    static const char *const attns[] = {"dense", "santa-prop:S=16", "santa-is:S=16", "santa-pps:S=16:budget=even",
-                                        "quest", "topk:k=8"};
-    for (int i = 0; i < 6; i++)
+    static const char *const attns[] = {"dense",         "santa-prop:S=16",
+                                        "santa-is:S=16", "santa-pps:S=16:budget=even",
+                                        "quest",         "topk:k=8",
+                                        "saap:l=2",      "saap-is:S=8",
+                                        "saap-kmeans",   "vattention:predictor=buckets:bound=clt"};
+    for (size_t i = 0; i < sizeof attns / sizeof *attns; i++)
         CHECK_SIZES(2, GENERATE, "-m", tiny(), "--temp", i == 0 ? "0" : "1", "--seed", "5", "--attn", attns[i]);
 }
 
@@ -107,7 +110,7 @@ static void more_ranks(void) {
     const char *model = wide("LlamaForCausalLM", "llama");
     CHECK_SIZES(8, GENERATE, "-m", model, "--load-format", "dummy", "--temp", "1", "--attn", "santa-prop:S=16");
     CHECK_SIZES(4, GENERATE, "-m", model, "--load-format", "dummy", "--weights", "int4", "--attn", "santa-is:S=8");
-    CHECK_SIZES(4, GENERATE, "-m", model, "--load-format", "dummy", "--weights", "int8", "--weights-head", "bf16", "-ub",
+    CHECK_SIZES(8, GENERATE, "-m", model, "--load-format", "dummy", "--weights", "int8", "--weights-head", "bf16", "-ub",
                 "100");
 }
 
@@ -127,6 +130,31 @@ static void packed(void) {
              path);
     CHECK(!system(line));
     CHECK_SIZES(2, GENERATE, "-m", path);
+}
+
+// Rank 0's times choose the drafts of all ranks, which may be other drafts than those of one process: the tokens are the same.
+static void drafts(void) {
+    static const char *const specs[] = {"ngram:least=2", "self:least=2:most=3:attn=topk:k=40",
+                                        "self:least=2:most=3:attn=topk:k=40:weights=int4", "auto"};
+    static const char *const keys[] = {"text", "ids", "logits", "logprobs", "stopped", "n_generated"};
+    json_int_t accepted = 0;
+    char prompt[400];
+    snprintf(prompt, sizeof prompt, "%.300s", long_text(8));
+    result one =
+        RUN("generate", "-m", tiny(), "-p", prompt, "-n", "40", "--seed", "5", "--logprobs", "2", "-t", "1", "-o", "json");
+    json_t *want = document(&one);
+    for (int i = 0; i < 4; i++) {
+        result two = RUN("generate", "-m", tiny(), "-p", prompt, "-n", "40", "--seed", "5", "--logprobs", "2", "-t", "1", "-o",
+                         "json", "-tp", "2", "--draft", specs[i]);
+        json_t *got = document(&two);
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            if (!json_object_get(want, keys[k]) || !json_equal(json_object_get(want, keys[k]), json_object_get(got, keys[k])))
+                FAIL("%s: the field %s differs: %s", specs[i], keys[k], two.out);
+        accepted += json_integer_value(json_object_get(json_object_get(got, "drafts"), "accepted"));
+        json_decref(got);
+    }
+    CHECK(accepted > 20);
+    json_decref(want);
 }
 
 // The figures of single heads, which all ranks send to each other.
@@ -212,6 +240,7 @@ static void check_refused(int code, const char *part, const char *const *args) {
     CHECK(strstr(strstr(r.err, "sleigh: error: ") + 1, "sleigh: error: ") == NULL); // one rank speaks for all
 }
 #define REFUSED(code, part, ...) check_refused(code, part, (const char *const[]){__VA_ARGS__, NULL})
+#define SERVE "serve", "-m", tiny(), "--port", "0", "-tp", "2"
 #define TINY "generate", "-m", tiny(), "-p", "Hello", "-n", "1"
 
 static void refused(void) {
@@ -221,14 +250,18 @@ static void refused(void) {
             "generate", "-m", "prose", "-p", "Hello", "-n", "1", "-tp", "2");
     REFUSED(2, "--prompt-cache is not offered with --tensor-parallel-size 2", TINY, "-tp", "2", "--prompt-cache",
             in_tmp("cache"));
-    REFUSED(2, "--draft is not offered with --tensor-parallel-size 2", TINY, "-tp", "2", "--draft", "ngram");
+    REFUSED(2, "--draft-model is not offered with --tensor-parallel-size 2", TINY, "-tp", "2", "--draft", "model",
+            "--draft-model", tiny());
     REFUSED(2, "auto cannot be used with --tensor-parallel-size 2", TINY, "-tp", "2", "--attn", "auto");
     REFUSED(1, "--attn santa-pps: found a --budget that splits the draws over all heads of a layer, expected --budget even",
             TINY, "-tp", "2", "--attn", "santa-pps");
-    REFUSED(1, "--attn saap: not offered with --tensor-parallel-size 2: its bucket file", TINY, "-tp", "2", "--attn", "saap");
     REFUSED(1, "--attn magicpig: not offered", TINY, "-tp", "2", "--attn", "magicpig");
     REFUSED(1, "a sparse prefill is offered in one process only", TINY, "-tp", "2", "--attn-prefill", "sample");
-    REFUSED(2, "--tensor-parallel-size 2: expected 1 with this command", "serve", "-m", tiny(), "-tp", "2");
+    REFUSED(2, "--tensor-parallel-size 2: expected 1 with this command", "tune", "-m", tiny(), "-tp", "2");
+    REFUSED(2, "--draft-model is not offered with --tensor-parallel-size 2", SERVE, "--draft-model", tiny());
+    REFUSED(2, "--slot-save-path is not offered with --tensor-parallel-size 2", SERVE, "--slot-save-path", test_tmp());
+    REFUSED(2, "auto cannot be used with --tensor-parallel-size 2", SERVE, "--attn", "auto");
+    REFUSED(1, "a sparse prefill is offered in one process only", SERVE, "--attn-prefill", "sample");
     REFUSED(2, "--file /dev/null: expected a regular file, because each of the 2 ranks reads it", "generate", "-m", tiny(),
             "-f", "/dev/null", "-tp", "2");
     REFUSED(2, "--ids -: expected a regular file", "generate", "-m", tiny(), "--ids", "-", "-tp", "2");
@@ -302,6 +335,7 @@ static void hurt(void) {
             CHECK_HAS(r.err, "stopped: interrupted");
         else
             CHECK_HAS(r.err, part);
+        if (signals[i] == SIGKILL) CHECK_HAS(r.err, " was killed by signal 9 (Killed) before the end of the run");
     }
 }
 
@@ -311,6 +345,7 @@ static const test_case cases[] = {{"hurt", NEEDS_NOTHING, hurt},
                                   {"more_ranks", NEEDS_NOTHING, more_ranks},
                                   {"biases", NEEDS_NOTHING, biases},
                                   {"packed", NEEDS_NOTHING, packed},
+                                  {"drafts", NEEDS_NOTHING, drafts},
                                   {"heads", NEEDS_NOTHING, heads},
                                   {"commands", NEEDS_NOTHING, commands},
                                   {"launched", NEEDS_NOTHING, launched},

@@ -14,22 +14,27 @@
 
 enum { ARGS = 40, LIMIT_MS = 10000 };
 
-// A config whose random weights 2, 4 and 8 processes can share.
-static const char *wide(const char *architecture, const char *type, int n_vocab) {
+// A config of random weights, with 16 query heads and 8 KV heads.
+static const char *config_of(const char *architecture, const char *type, int hidden, int n_ffn, int n_vocab) {
     static const char format[] =
-        "{\"architectures\": [\"%s\"], \"model_type\": \"%s\", \"hidden_size\": 128, \"num_hidden_layers\": "
+        "{\"architectures\": [\"%s\"], \"model_type\": \"%s\", \"hidden_size\": %d, \"num_hidden_layers\": "
         "2, "
-        "\"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": 64, \"intermediate_size\": 1024, "
+        "\"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": 64, \"intermediate_size\": %d, "
         "\"vocab_size\": %d, \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, "
         "\"max_position_embeddings\": 4096, \"tie_word_embeddings\": true, \"bos_token_id\": 1, \"eos_token_id\": 2}";
     static char folder[256];
     char path[300], config[700];
     snprintf(folder, sizeof folder, "%s", in_tmp(type));
-    snprintf(config, sizeof config, format, architecture, type, n_vocab);
+    snprintf(config, sizeof config, format, architecture, type, hidden, n_ffn, n_vocab);
     mkdir(folder, 0755);
     snprintf(path, sizeof path, "%s/config.json", folder);
     spill(path, config, strlen(config));
     return folder;
+}
+
+// One whose weights 2, 4 and 8 processes can share.
+static const char *wide(const char *architecture, const char *type, int n_vocab) {
+    return config_of(architecture, type, 128, 1024, n_vocab);
 }
 
 static result run_ranks(const char *input, const char *const *args, int n) {
@@ -74,14 +79,14 @@ static void check_sizes(int most, const char *const *args) {
 #define DECODE "bench", "-d", "700", "--fill", "random", "-p", "0", "-n", "3", "-r", "1", "-o", "json"
 
 static void methods(void) {
-    static const char *const attns[] = {"dense", "santa-prop:S=16", "santa-is:S=16", "quest"};
-    for (int i = 0; i < 4; i++) CHECK_SIZES(2, DECODE, "-m", tiny(), "--attn", attns[i], "-b", i % 2 ? "3" : "1");
+    static const char *const attns[] = {"dense", "santa-prop:S=16", "santa-is:S=16", "quest", "saap:l=2", "saap-is:S=8"};
+    for (int i = 0; i < 6; i++) CHECK_SIZES(2, DECODE, "-m", tiny(), "--attn", attns[i], "-b", i % 2 ? "3" : "1");
 }
 
 static void more_ranks(void) {
     const char *model = wide("LlamaForCausalLM", "llama", 1024);
     CHECK_SIZES(4, DECODE, "-m", model, "--load-format", "dummy", "--attn", "dense", "-b", "20");
-    CHECK_SIZES(4, DECODE, "-m", model, "--load-format", "dummy", "--attn", "santa-prop:S=16");
+    CHECK_SIZES(8, DECODE, "-m", model, "--load-format", "dummy", "--attn", "santa-prop:S=16");
     CHECK_SIZES(4, DECODE, "-m", model, "--load-format", "dummy", "--attn", "santa-is:S=8");
 }
 
@@ -123,6 +128,40 @@ static void commands(void) {
     CHECK_HAS(r.out, "santa-prop");
 }
 
+// Drafts of ranks give the tokens of ranks without drafts.
+static void drafts(void) {
+    static const char *const specs[] = {NULL, "ngram:least=2", "self:least=2:most=3:attn=santa-is:S=64",
+                                        "self:least=2:most=3:attn=dense:weights=int4"};
+    static const char *const keys[] = {"text", "ids", "logits", "logprobs"};
+    char prompt[400];
+    json_t *docs[4];
+    json_int_t accepted = 0;
+    snprintf(prompt, sizeof prompt, "%.300s", long_text(8));
+    for (int i = 0; i < 4; i++) {
+        const char *const args[] = {"generate", "-m", tiny(),   "-p",      prompt,
+                                    "-n",       "30", "--seed", "5",       "--logprobs",
+                                    "2",        "-o", "json",   "--draft", specs[i] ? specs[i] : "none",
+                                    NULL};
+        result r = run_ranks(NULL, args, 2);
+        docs[i] = document(&r);
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+            const json_t *want = json_object_get(docs[0], keys[k]);
+            if (!want || !json_equal((json_t *)want, json_object_get(docs[i], keys[k])))
+                FAIL("%s: the field %s differs: %s", specs[i], keys[k], r.out);
+        }
+        accepted += json_integer_value(json_object_get(json_object_get(docs[i], "drafts"), "accepted"));
+    }
+    CHECK(accepted > 10);
+    for (int i = 0; i < 4; i++) json_decref(docs[i]);
+}
+
+static void serve(void) {
+    char command[1000];
+    snprintf(command, sizeof command, "exec python3 tests/server/serve_ranks.py '%s' '%s' gpu", cli_binary(), tiny());
+    const result r = run_shell(command, (const char *const[]){NULL});
+    if (r.code) FAIL("%s", r.err);
+}
+
 static void refused(void) {
     result r = RUN("generate", "-m", tiny(), "-p", "Hello", "-n", "1", "-tp", "2", "--device", "cuda", "--kv-cache", "host");
     check_error(&r, 1, "--kv-cache host: found --tensor-parallel-size 2; expected --kv-cache gpu with it");
@@ -130,6 +169,14 @@ static void refused(void) {
     r = RUN("bench", "-p", "8", "-n", "1", "-m", model, "--load-format", "dummy", "--weights", "int8", "--weights-head", "int8",
             "-tp", "2", "--device", "cuda");
     check_error(&r, 1, "lm_head.weight has 1000 rows; on a GPU, the rows of a quantised weight must be a multiple of 16");
+    model = config_of("LlamaForCausalLM", "llama", 128, 1152, 1000);
+    r = RUN("bench", "-p", "8", "-n", "1", "-m", model, "--load-format", "dummy", "-tp", "2", "--device", "cuda");
+    check_error(
+        &r, 1,
+        "this model has 1152 columns of the MLP (intermediate_size); on a GPU, each rank needs a multiple of 128 of them");
+    model = config_of("LlamaForCausalLM", "llama", 144, 1024, 1000);
+    r = RUN("bench", "-p", "8", "-n", "1", "-m", model, "--load-format", "dummy", "-tp", "2", "--device", "cuda");
+    check_error(&r, 1, "--tensor-parallel-size 2: hidden_size 144; on a GPU, ranks need a multiple of 32");
 }
 
 // ---- a rank that fails ----
@@ -162,6 +209,8 @@ static const test_case cases[] = {GPU_CASE("hurt", hurt),
                                   GPU_CASE("formats", formats),
                                   GPU_CASE("biases", biases),
                                   GPU_CASE("commands", commands),
+                                  GPU_CASE("drafts", drafts),
+                                  GPU_CASE("serve", serve),
                                   GPU_CASE("refused", refused),
                                   {0}};
 extern const test_suite suite_cli_team_cuda;

@@ -114,6 +114,17 @@ static void unbiased(void) {
     }
 }
 
+// The mean of a join is attention to the set of its first method.
+static void joins(void) {
+    static const char *const specs[] = {"quest:tokens=1024+santa-sys:S=64", "topk:k=400+santa:S=64",
+                                        "topp:p=0.8+santa-strat:S=64", "streaming:window=700+santa-flash:S=512"};
+    for (int scale = 1; scale <= 4; scale += 3) { // flat and peaked
+        ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n_kv, scale, test_seed + scale);
+        for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) check_unbiased(&c, specs[i], 0);
+        ref_cache_free(&c);
+    }
+}
+
 // ---- a cache of fp8 or int8 ----
 
 // The draws of santa-prop for each tile of a head, from its stored masses (methods-theory.md): floor(S W / Z), and one more for
@@ -432,6 +443,7 @@ static const test_case cases[] = {
     GPU_CASE("labels", labels),
     GPU_CASE("stated-errors-are-biased", stated_errors_are_biased),
     GPU_CASE("unbiased", unbiased),
+    GPU_CASE("joins", joins),
     GPU_CASE("unbiased-bytes", unbiased_bytes),
     GPU_CASE("unbiased-stated", stated_errors_of_layers),
     GPU_CASE("bernoulli-scores", bernoulli_scores),

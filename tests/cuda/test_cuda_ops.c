@@ -378,13 +378,19 @@ static void dummy_fill(void) { // the CPU's numbers to the bit
         size_t n = sizes[i];
         uint64_t key = sl_dummy_key("model.norm.weight") + i;
         bf16 *out = gpu_new(n * 2 + GPU_GUARD), *want = malloc(n * sizeof *want);
-        sl_cuda_dummy_fill(key, table, 0, n, out, 0);
+        sl_cuda_dummy_fill(key, table, 0, 1, n, n, out, 0);
         bf16 *got = gpu_read_guarded(out, n * 2);
         sl_dummy_fill(key, quantiles, 0, n, want);
         for (size_t j = 0; j < n; j++) CHECK_INT(got[j], want[j]);
         free(got), free(want);
     }
-    free(quantiles);
+    enum { ROWS = 37, COLS = 1032, OWN = 344, RANK = 2 }; // the columns of a rank
+    bf16 *all = malloc(ROWS * COLS * sizeof *all), *out = gpu_new(ROWS * OWN * sizeof *out + GPU_GUARD);
+    sl_dummy_fill(9, quantiles, 0, ROWS * COLS, all);
+    sl_cuda_dummy_fill(9, table, RANK * OWN, ROWS, OWN, COLS, out, 0);
+    bf16 *got = gpu_read_guarded(out, ROWS * OWN * sizeof *out);
+    for (int r = 0; r < ROWS; r++) CHECK(!memcmp(got + r * OWN, all + r * COLS + RANK * OWN, OWN * sizeof *got));
+    free(all), free(got), free(quantiles);
 }
 
 static void check_rounded(bf16 got, float x) {

@@ -6,16 +6,29 @@
 #include "tests/test.h"
 
 #ifdef SLEIGH_CUDA
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_ranks.h"
 #include "backend/cuda/nccl.h"
 #include "backend/cuda/packed_linear.h"
-#include "backend/cuda/rank_sum.h"
 #include "models/cut.h"
 #include "tests/support/rank_probe.h"
+#include "tests/support/run_cli.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { MOST_RANKS = 4, CALLS = 10000, TOGETHER = 64, MOST_ROWS = 6, WIDE = 4096, NARROW = 64, ALREADY = 0x01010101 };
+enum {
+    MOST_RANKS = SL_MOST_RANKS,
+    CALLS = 10000,
+    TOGETHER = 64,
+    MOST_ROWS = 6,
+    WIDE = 4096,
+    NARROW = 64,
+    ALREADY = 0x01010101
+};
 
 static sl_error err;
 
@@ -73,7 +86,8 @@ static void let_pass(ranks *r, int rank) {
 }
 
 static void queue_sum(ranks *r, int rank, uint32_t call, int n_rows, int n_cols, uint32_t delay_ns) {
-    const sl_cuda_rank_sum sum = {.exchange = exchange_of(r, rank, call), .n_rows = n_rows, .n_cols = n_cols, .x = r->x[rank]};
+    const sl_cuda_rank_sum sum = {
+        .exchange = exchange_of(r, rank, call), .n_rows = n_rows, .n_cols = n_cols, .x = r->x[rank], .x_stride = n_cols};
     probe_fill(call, rank, n_rows * n_cols, delay_ns, r->slots[rank][call % 2], r->x[rank], r->streams[rank]);
     sl_cuda_rank_sum_launch(&sum, r->streams[rank]);
     probe_check(call, r->n, n_rows * n_cols, r->x[rank], r->n_wrong, r->streams[rank]);
@@ -176,19 +190,26 @@ static void missing(void) {
     close_ranks(&r);
 }
 
-// Parts that NCCL has brought: no rank waits for another one.
+// Parts that NCCL has brought: no rank waits for another one. The sums belong to some columns of the residual stream.
 static void gathered(void) {
+    enum { N_ROWS = 5, STRIDE = 3 * NARROW, FIRST = NARROW, N = N_ROWS * NARROW };
     for (int n = 1; n <= MOST_RANKS; n *= 2) {
         sl_exchange e = {.n = n, .has_all = 1};
-        float *x = gpu_new(NARROW * sizeof *x), *host = malloc(NARROW * sizeof *host);
+        float *x = gpu_new(N_ROWS * STRIDE * sizeof *x), *host = malloc(N_ROWS * STRIDE * sizeof *host);
         for (int i = 0; i < n; i++) {
-            float *part = gpu_new(NARROW * sizeof *part);
-            probe_fill(3, i, NARROW, 0, part, i ? NULL : x, 0);
+            float *part = gpu_new(N * sizeof *part);
+            probe_fill(3, i, N, 0, part, NULL, 0);
             e.parts[i] = part;
         }
-        sl_cuda_rank_sum_launch(&(sl_cuda_rank_sum){.exchange = e, .n_rows = 1, .n_cols = NARROW, .x = x}, 0);
-        gpu_read(host, x, NARROW * sizeof *x);
-        for (uint32_t i = 0; i < NARROW; i++) CHECK(host[i] == probe_number(3, PROBE_RESIDUAL, i) + probe_tree(3, n, i));
+        probe_fill(4, 0, N_ROWS * STRIDE, 0, x, NULL, 0);
+        sl_cuda_rank_sum_launch(
+            &(sl_cuda_rank_sum){.exchange = e, .n_rows = N_ROWS, .n_cols = NARROW, .x = x + FIRST, .x_stride = STRIDE}, 0);
+        gpu_read(host, x, N_ROWS * STRIDE * sizeof *host);
+        for (int i = 0; i < N_ROWS * STRIDE; i++) {
+            int row = i / STRIDE, col = i % STRIDE - FIRST, is_sum = col >= 0 && col < NARROW;
+            float before = probe_number(4, 0, (uint32_t)i);
+            CHECK(host[i] == (is_sum ? before + probe_tree(3, n, (uint32_t)(row * NARROW + col)) : before));
+        }
         free(host);
     }
 }
@@ -208,6 +229,177 @@ static void nccl(void) {
     for (uint32_t i = 0; i < WIDE; i++) CHECK(host[i] == probe_number(1, 0, i));
     sl_nccl_close(c);
     free(host);
+}
+
+// ---- a library in place of NCCL, and a rank that this process plays ----
+
+// The test makes the library, whose functions call those of `stand_in`, and runs itself with the folder of the library in
+// LD_LIBRARY_PATH.
+static const char library[] =
+    "typedef struct { char internal[128]; } unique_id;\n"
+    "int (*stand_in_all_reduce)(const void *, void *, unsigned long, void *), (*stand_in_all_gather)(const void *, void *, "
+    "unsigned long, void *);\n"
+    "int ncclGetUniqueId(unique_id *id) { id->internal[0] = 'n'; return 0; }\n"
+    "int ncclCommInitRank(void **comm, int n, unique_id id, int rank) { *comm = comm; return id.internal[0] != 'n' || rank >= "
+    "n; "
+    "}\n"
+    "int ncclCommAbort(void *comm) { return !comm; }\n"
+    "int ncclAllReduce(const void *a, void *b, unsigned long n, int type, int op, void *comm, void *stream) {\n"
+    "    return type != 7 || op || !comm ? 4 : stand_in_all_reduce(a, b, n, stream);\n}\n"
+    "int ncclAllGather(const void *a, void *b, unsigned long n, int type, void *comm, void *stream) {\n"
+    "    return type != 7 || !comm ? 4 : stand_in_all_gather(a, b, n, stream);\n}\n"
+    "const char *ncclGetErrorString(int rc) { return rc == 4 ? \"invalid argument\" : \"another error\"; }\n";
+
+// 1: this process has the library, whose functions get the stand-ins. Else runs the case in such a process.
+static int has_library(const char *name, void *all_reduce, void *all_gather) {
+    const char *path = getenv("LD_LIBRARY_PATH"), *folder = in_tmp("nccl");
+    char line[1500], self[300];
+    if (path && strstr(path, "/sleigh-test-")) {
+        void *lib = dlopen("libnccl.so.2", RTLD_NOW);
+        if (!lib) FAIL("%s", dlerror());
+        *(void **)dlsym(lib, "stand_in_all_reduce") = all_reduce, *(void **)dlsym(lib, "stand_in_all_gather") = all_gather;
+        return 1;
+    }
+    if (system("cc --version >/dev/null 2>&1")) TEST_SKIP("needs cc");
+    snprintf(line, sizeof line, "mkdir '%s' && cc -shared -fPIC -o '%s/libnccl.so.2' -x c -", folder, folder);
+    FILE *cc = popen(line, "w");
+    CHECK(cc && fwrite(library, 1, sizeof library - 1, cc) == sizeof library - 1);
+    CHECK_INT(pclose(cc), 0);
+    ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);
+    CHECK(size > 0);
+    self[size] = 0;
+    snprintf(line, sizeof line, "LD_LIBRARY_PATH='%s':$LD_LIBRARY_PATH '%s' cuda_ranks/%s", folder, self, name);
+    result r = RUN_SHELL(line, "");
+    if (r.code) FAIL("exit code %d: %s%s", r.code, r.out, r.err);
+    CHECK_HAS(r.out, "1 passed, 0 failed, 0 skipped");
+    return 0;
+}
+
+static int double_numbers(const void *from, void *to, unsigned long n, void *stream) {
+    (void)stream;
+    if (n > 100) return 5;
+    for (size_t i = 0; i < n; i++) ((float *)to)[i] = 2 * ((const float *)from)[i];
+    return 0;
+}
+static int repeat_numbers(const void *from, void *to, unsigned long n, void *stream) {
+    (void)stream;
+    for (size_t i = 0; i < 2 * n; i++) ((float *)to)[i] = ((const float *)from)[i % n];
+    return 0;
+}
+
+// The calls of the library and its errors. The numbers are in the host's memory.
+static void library_calls(void) {
+    if (!has_library("library_calls", (void *)double_numbers, (void *)repeat_numbers)) return;
+    char id[SL_NCCL_ID];
+    float part[3] = {1, 2, 3}, all[6];
+    sl_nccl *c;
+    CHECK_OK(sl_nccl_id(id, &err), err);
+    CHECK_INT(sl_nccl_open(id, 2, 2, &c, &err), SL_ERR_DEVICE);
+    CHECK_STR(err.message, "NCCL: the start of a communicator: another error");
+    CHECK_OK(sl_nccl_open(id, 1, 2, &c, &err), err);
+    CHECK_OK(sl_nccl_all_gather(c, part, 3, all, 0, &err), err);
+    for (int i = 0; i < 6; i++) CHECK(all[i] == part[i % 3]);
+    CHECK_OK(sl_nccl_all_reduce(c, part, 3, 0, &err), err);
+    for (int i = 0; i < 3; i++) CHECK(part[i] == 2 * all[i]);
+    CHECK_INT(sl_nccl_all_reduce(c, part, 101, 0, &err), SL_ERR_DEVICE);
+    CHECK_STR(err.message, "NCCL: a sum: another error");
+    sl_nccl_close(c);
+}
+
+// Rank 0 of two. The memory of rank 1's GPU cannot be mapped: it is this process's own.
+typedef struct played {
+    sl_comm comm;
+    int shares_gpu; // 0: rank 1 has another GPU
+    _Alignas(SL_COMM_BOARD) sl_exchange_flags board[2];
+    char text[300];
+    atomic_int has_failed;
+} played;
+static played team;
+
+enum { CARD = sizeof(cudaIpcMemHandle_t) + 16 }; // bytes: the card of cuda_ranks.c ends with the number of the GPU
+
+static void play_gather(sl_comm *c, const float *part, size_t n, float *all) {
+    (void)c;
+    for (int i = 0; i < 2; i++) memcpy(all + i * n, part, n * sizeof *part);
+    if (n * sizeof *part == CARD && !team.shares_gpu) memset((char *)(all + 2 * n) - 16, 1, 16);
+}
+
+static void play_fail(sl_comm *c, const char *text) {
+    (void)c;
+    snprintf(team.text, sizeof team.text, "%s", text);
+    atomic_store(&team.has_failed, 1);
+}
+
+static int add_on_gpu(const void *from, void *to, unsigned long n, void *stream) { // rank 1 has the same numbers
+    float *x = malloc(n * sizeof *x);
+    cudaMemcpyAsync(x, from, n * sizeof *x, cudaMemcpyDeviceToHost, stream);
+    cudaStreamSynchronize(stream);
+    for (size_t i = 0; i < n; i++) x[i] *= 2;
+    cudaError_t rc = cudaMemcpyAsync(to, x, n * sizeof *x, cudaMemcpyHostToDevice, stream);
+    free(x);
+    return rc != cudaSuccess;
+}
+
+static void wait_for_failure(void *unused) {
+    (void)unused;
+    while (!atomic_load(&team.has_failed)) usleep(1000);
+}
+
+// As a kernel of NCCL does when rank 1 hangs, it does not end: only the end of the run ends it.
+static int gather_on_gpu(const void *from, void *to, unsigned long n, void *stream) {
+    if (team.board[0][0][1] != ALREADY) return cudaLaunchHostFunc(stream, wait_for_failure, NULL) != cudaSuccess;
+    for (int i = 0; i < 2; i++)
+        if (cudaMemcpyAsync((float *)to + i * n, from, n * sizeof(float), cudaMemcpyDeviceToDevice, stream)) return 1;
+    return 0;
+}
+
+static void check_sum(const sl_backend *be, int n_rows, int is_prefill) {
+    sl_cuda *c = sl_cuda_of(be);
+    const int n = n_rows * WIDE;
+    float *x = gpu_new(n * sizeof *x), *host = malloc(n * sizeof *host);
+    gpu_sync("new memory"); // the backend's stream does not wait for its NaN
+    probe_fill(7, 0, n, 0, sl_cuda_ranks_slot(c), x, c->stream);
+    is_prefill ? sl_cuda_ranks_add_prefill(c, n_rows, WIDE, x, WIDE) : sl_cuda_ranks_add(c, n_rows, WIDE, x, NULL);
+    CHECK_OK(sl_cuda_finish(be, &err), err);
+    gpu_read(host, x, n * sizeof *host);
+    for (uint32_t i = 0; i < (uint32_t)n; i++) CHECK(host[i] == probe_number(7, PROBE_RESIDUAL, i) + 2 * probe_number(7, 0, i));
+    free(host);
+}
+
+// Ranks that meet in the host's memory, and then let NCCL bring their parts or add them. A rank that does not come is named,
+// although an operation of NCCL waits for it.
+static void without_peers(void) {
+    const sl_backend *be;
+    sl_cuda_links links;
+    if (!has_library("without_peers", (void *)add_on_gpu, (void *)gather_on_gpu)) return;
+    team.comm = (sl_comm){.n = 2, .all_gather = play_gather, .fail = play_fail, .board = team.board};
+    CHECK_OK(sl_cuda_init(0, &be, &err), err);
+    CHECK_OK(sl_cuda_use_comm(be, &team.comm, &links, &err), err);
+    CHECK(links.is_one_each && !links.has_peers && links.has_nccl && links.n_sharing == 1);
+    memset(team.board[0], ALREADY & 0xff, sizeof team.board[0]);
+    check_sum(be, 1, 0);
+    check_sum(be, 1, 1);             // few numbers: gathered
+    check_sum(be, 64, 1);            // 1 MiB: added by NCCL
+    CHECK(team.board[1][0][0] == 3); // what rank 1 would see
+    memset(team.board[0], 0, sizeof team.board[0]);
+    sl_cuda_of(be)->ranks->exchange.limit_ms = 100;
+    sl_cuda_ranks_add(sl_cuda_of(be), 1, WIDE, gpu_new(WIDE * sizeof(float)), NULL);
+    CHECK_INT(sl_cuda_finish(be, &err), SL_ERR_DEVICE);
+    CHECK_HAS(err.message, "rank 1 of the 2 that share the model has sent no part of a sum");
+    CHECK(atomic_load(&team.has_failed));
+    CHECK_STR(team.text, err.message);
+    be->free(be);
+}
+
+static void unconnected(void) {
+    const sl_backend *be;
+    sl_cuda_links links;
+    team = (played){.comm = {.n = 2, .all_gather = play_gather, .board = team.board}, .shares_gpu = 1};
+    CHECK_OK(sl_cuda_init(0, &be, &err), err);
+    CHECK_ERR(sl_cuda_use_comm(be, &team.comm, &links, &err), err, SL_ERR_UNSUPPORTED,
+              "rank 0 cannot map the memory of rank 1's GPU (");
+    CHECK_HAS(err.message, "expected GPUs with peer access, or NCCL and a GPU for each rank");
+    be->free(be);
 }
 
 // ---- linear layers whose columns lie on several ranks ----
@@ -337,6 +529,7 @@ static int check_layer(const sl_weight *w, const bf16 *x, const bf16 *next_w, in
                                                     .n_rows = n_rows,
                                                     .n_cols = OUT,
                                                     .x = several.x,
+                                                    .x_stride = OUT,
                                                     .next_w = args.next_w,
                                                     .out16 = several.u,
                                                     .next_sums = several.sums},
@@ -384,11 +577,22 @@ static void packed_columns(void) {
 }
 #endif
 
+// Needs no GPU.
+#ifdef SLEIGH_CUDA
+#define GPU_BUILD_CASE(NAME, FN)                                                                                               \
+    { NAME, NEEDS_NOTHING, FN }
+#else
+#define GPU_BUILD_CASE(NAME, FN) GPU_CASE(NAME, FN)
+#endif
+
 static const test_case cases[] = {GPU_CASE("sums", sums),
                                   GPU_CASE("logits", logits),
                                   GPU_CASE("missing", missing),
                                   GPU_CASE("gathered", gathered),
                                   GPU_CASE("nccl", nccl),
+                                  GPU_BUILD_CASE("library_calls", library_calls),
+                                  GPU_CASE("without_peers", without_peers),
+                                  GPU_CASE("unconnected", unconnected),
                                   GPU_CASE("plain-columns", plain_columns),
                                   GPU_CASE("packed-columns", packed_columns),
                                   {0}};

@@ -109,9 +109,9 @@ static size_t few_bytes(const sl_backend *be) {
     (void)be;
     return 3 << 20;
 }
-static size_t stored_bytes(const sl_backend *be, sl_weight *const *weights, int n, int is_part) {
+static size_t stored_bytes(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut) {
     size_t bytes = 0;
-    (void)be, (void)is_part;
+    (void)be, (void)cut;
     for (int i = 0; i < n; i++) bytes += sl_weight_bytes(weights[i]);
     return bytes;
 }

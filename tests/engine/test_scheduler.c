@@ -470,6 +470,50 @@ static void cancels(void) {
     free(of.ids), free(other.ids), sl_model_free(model);
 }
 
+static int n_passes; // of failing_finish
+
+static int failing_finish(const sl_backend *be, sl_error *e) {
+    (void)be;
+    n_passes++;
+    return sl_fail(e, SL_ERR_DEVICE, "broken");
+}
+
+static void twice(sl_comm *c, const float *part, size_t n_floats, float *all) { // both ranks have the same
+    for (int i = 0; i < c->n; i++) memcpy(all + (size_t)i * n_floats, part, n_floats * sizeof *part);
+}
+
+// An error of the device in a prefill, a fed token and a decode step. It ends its job in one process. Of a rank, it stops the
+// scheduler: the other ranks may not have the error, and another pass would not be the pass that they run.
+static void lost_rank(void) {
+    load();
+    sl_comm comm = {.n = 2, .all_gather = twice};
+    spec of = plain_spec(300, 8);
+    of.n_prefill = 298;
+    for (int i = 0; i < 12; i++) {
+        int at = i / 2, is_rank = i % 2;
+        sl_engine *e = open_engine((sl_engine_options){.n_sequences = 2});
+        sl_backend *be = (sl_backend *)e->device.backend; // in the memory of the engine
+        sl_scheduler *s;
+        CHECK_OK(sl_scheduler_new(e, &(sl_scheduler_options){.no_prefixes = 1}, &s, &err), err);
+        sl_job *job = add(s, &of, NULL);
+        for (int k = 0; k < at; k++) sl_scheduler_step(s);
+        sl_job_state before = sl_job_state_of(job);
+        CHECK_INT(before, at < 1 ? SL_JOB_WAITS : at < 3 ? SL_JOB_PREFILLS : at < 4 ? SL_JOB_FEEDS : SL_JOB_DECODES);
+        CHECK_INT(sl_scheduler_error(s)->code, SL_OK);
+        be->finish = failing_finish, n_passes = 0;
+        if (is_rank) e->comm = &comm;
+        sl_scheduler_step(s);
+        CHECK_INT(sl_scheduler_error(s)->code, is_rank ? SL_ERR_DEVICE : SL_OK);
+        CHECK_INT(sl_job_error(job)->code, is_rank ? SL_OK : SL_ERR_DEVICE);
+        CHECK_INT(sl_job_state_of(job) == SL_JOB_ENDED, !is_rank);
+        if (is_rank) CHECK_INT(n_passes, 1);
+        sl_job_free(job);
+        e->comm = NULL;
+        close_all(s, e);
+    }
+    free(of.ids), sl_model_free(model);
+}
+
 // ---- jobs that continue a session ----
 
 // Rows of a prefill and of decode steps.
@@ -676,6 +720,7 @@ static const test_case cases[] = {
     {"order", NEEDS_NOTHING, order},
     {"outgrows", NEEDS_NOTHING, outgrows},
     {"cancels", NEEDS_NOTHING, cancels},
+    {"lost-rank", NEEDS_NOTHING, lost_rank},
     {"continues", NEEDS_NOTHING, continues},
     {"copies-a-page", NEEDS_NOTHING, copies_a_page},
     {"keeps-pages-of-others", NEEDS_NOTHING, keeps_pages_of_others},

@@ -167,9 +167,9 @@ static size_t given_memory(const sl_backend *be) {
     (void)be;
     return free_bytes;
 }
-static size_t placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, int is_part) {
+static size_t placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut) {
     size_t size = 0;
-    (void)be, (void)is_part;
+    (void)be, (void)cut;
     for (int i = 0; i < n; i++) size += sl_weight_bytes(weights[i]);
     return size;
 }

@@ -195,20 +195,26 @@ static void gpu_densities(void) {
     free(ids), free(out);
 }
 
+static void check_refused(const model_fixture *r, const char *method, const char *want) {
+    sl_attn_spec spec;
+    sl_attn_plan plan;
+    CHECK_OK(sl_attn_parse(method, &spec, &err), err);
+    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r->model)->n_layers, &spec, &err), err);
+    CHECK_ERR(sl_engine_set_prefill(r->engine, &plan, 1024, &err), err, SL_ERR_UNSUPPORTED, want);
+    sl_attn_plan_free(&plan);
+}
+
 static void gpu_refused(void) {
     static const char *const methods[] = {"oracle", "xattention", "threshold", "bigbird", "hash-sparse", "hyperattention"};
     model_fixture r = open_on("cuda", 512);
     for (int m = 0; m < 6; m++) {
-        sl_attn_spec spec;
-        sl_attn_plan plan;
         char want[128];
         snprintf(want, sizeof want, "attn_prefill %s: not offered on a GPU (layer 0); use attn_prefill sample, or device cpu",
                  methods[m]);
-        CHECK_OK(sl_attn_parse(methods[m], &spec, &err), err);
-        CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r.model)->n_layers, &spec, &err), err);
-        CHECK_ERR(sl_engine_set_prefill(r.engine, &plan, 1024, &err), err, SL_ERR_UNSUPPORTED, want);
-        sl_attn_plan_free(&plan);
+        check_refused(&r, methods[m], want);
     }
+    check_refused(&r, "sample:repair=0.5",
+                  "attn_prefill sample: found repair 0.5, expected 0: not offered on a GPU (layer 0); or device cpu");
     CHECK_ERR(sl_engine_observe_prefill(r.engine, &(sl_prefill_observer){.n_rows = 3}, &err), err, SL_ERR_UNSUPPORTED,
               "prefill_check 3: not offered on a GPU");
     model_fixture_close(&r);

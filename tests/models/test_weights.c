@@ -16,10 +16,10 @@ static char block[1 << 20];
 static int n_calls, n_weights, n_parts, fail_at; // fail_at: the call that fails; -1: none
 static size_t used;
 
-static int place(const sl_backend *be, sl_weight *const *weights, int n, int is_part, sl_error *e) {
+static int place(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut, sl_error *e) {
     (void)be;
-    CHECK(!is_part || n == 1);
-    n_parts += is_part;
+    CHECK(cut != SL_CUT_COLS || n == 1);
+    n_parts += cut == SL_CUT_COLS;
     if (n_calls++ == fail_at) return sl_fail(e, SL_ERR_MEMORY, "no memory");
     for (int i = 0; i < n; i++) {
         weights[i]->data = block + used++; // one byte stands for a weight
@@ -57,9 +57,9 @@ static size_t bytes(const sl_weight *w) {
 }
 
 // A backend that stores each number twice.
-static size_t placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, int is_part) {
+static size_t placed_bytes(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut) {
     size_t sum = 0;
-    (void)be, (void)is_part;
+    (void)be, (void)cut;
     for (int i = 0; i < n; i++) sum += 2 * bytes(weights[i]);
     return sum;
 }
@@ -235,8 +235,8 @@ static void without_place(void) {
 }
 
 // Makes every weight bf16 that is no int8.
-static int place_int8(const sl_backend *be, sl_weight *const *weights, int n, int is_part, sl_error *e) {
-    (void)be, (void)is_part, (void)e;
+static int place_int8(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut, sl_error *e) {
+    (void)be, (void)cut, (void)e;
     for (int i = 0; i < n; i++)
         if (weights[i]->format != SL_INT8) *weights[i] = (sl_weight){.data = block, .format = SL_BF16};
     return 0;

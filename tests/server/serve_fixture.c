@@ -23,8 +23,12 @@ static sl_sampling sampling;
 static sl_logit_bias biases[32];
 static serve_model served;
 static serve_server *server;
+static serve_options options;
+static sl_engine_options engine_options;
 static pthread_t thread;
 static int is_running;
+static sl_text recording;
+static const char *played, *played_end;
 
 // ---- what the tests hold ----
 
@@ -102,25 +106,39 @@ static void add_biases(const char *text, float bias) {
     sampling.bias = biases, sampling.n_bias = n;
 }
 
+static void record(sl_comm *c, void *data, size_t n) {
+    (void)c;
+    CHECK_OK(sl_text_append(&recording, data, n, &err), err);
+}
+
+static void play(sl_comm *c, void *data, size_t n) {
+    (void)c;
+    CHECK(n <= (size_t)(played_end - played));
+    memcpy(data, played, n);
+    played += n;
+}
+
 void server_start(const server_settings *o) {
     static const server_settings none;
+    static sl_comm recorder = {.n = 2, .broadcast = record};
     if (!o) o = &none;
     CHECK_OK(sl_model_load(o->model ? o->model : "models/tiny", NULL, &model, &err), err);
-    const sl_engine_options e = {.n_ctx = o->n_ctx ? o->n_ctx : 2048,
-                                 .n_sequences = o->n_sequences ? o->n_sequences : 4,
-                                 .kv_tokens = o->kv_tokens,
-                                 .n_draft = o->n_draft,
-                                 .exact_below = o->exact_below,
-                                 .prefill_chunk = 128,
-                                 .device = "cpu",
-                                 .n_threads = 1};
-    CHECK_OK(sl_engine_new(model, &e, &engine, &err), err);
+    engine_options = (sl_engine_options){.n_ctx = o->n_ctx ? o->n_ctx : 2048,
+                                         .n_sequences = o->n_sequences ? o->n_sequences : 4,
+                                         .kv_tokens = o->kv_tokens,
+                                         .n_draft = o->n_draft,
+                                         .exact_below = o->exact_below,
+                                         .prefill_chunk = 128,
+                                         .device = "cpu",
+                                         .n_threads = 1};
+    CHECK_OK(sl_engine_new(model, &engine_options, &engine, &err), err);
     CHECK_OK(sl_chat_load(sl_source_documents(model->source), o->chat_template, &template, &err), err);
     sampling = sl_model_sampling(model);
     add_biases(o->biased, o->bias);
     served = (serve_model){.model = model,
                            .engine = engine,
-                           .n_sequences = e.n_sequences,
+                           .comm = o->is_recorded ? &recorder : NULL,
+                           .n_sequences = engine_options.n_sequences,
                            .path = "models/tiny",
                            .chat = template,
                            .sampling = &sampling,
@@ -129,23 +147,44 @@ void server_start(const server_settings *o) {
                            .prefill = "dense",
                            .draft = o->draft,
                            .version = "test"};
-    serve_options options = {.http = http_options_default(),
-                             .model = "tiny",
-                             .max_waiting = o->max_waiting ? o->max_waiting : 512,
-                             .slot_save_path = o->slot_save_path,
-                             .keep_conversations = o->keep_conversations,
-                             .drain_timeout = o->drain_timeout ? o->drain_timeout : 10};
+    options = (serve_options){.http = http_options_default(),
+                              .model = "tiny",
+                              .max_waiting = o->max_waiting ? o->max_waiting : 512,
+                              .slot_save_path = o->slot_save_path,
+                              .keep_conversations = o->keep_conversations,
+                              .drain_timeout = o->drain_timeout ? o->drain_timeout : 10};
     options.http.port = 0;
     CHECK_OK(serve_open(&options, &server, &err), err);
     if (!o->is_loading) server_loaded();
 }
 
-void server_stop(void) {
+void server_end(void) {
     serve_drain(server);
     if (is_running) pthread_join(thread, NULL);
     is_running = 0;
     serve_free(server);
     server = NULL;
+}
+
+const sl_text *server_recording(void) {
+    return &recording;
+}
+
+int server_follow(const char *bytes, size_t n, sl_error *e) {
+    sl_comm player = {.rank = 1, .n = 2, .broadcast = play};
+    serve_model follower = served;
+    CHECK_OK(sl_engine_new(model, &engine_options, &follower.engine, &err), err);
+    follower.comm = &player;
+    played = bytes, played_end = bytes + n;
+    int rc = serve_follow(&options, &follower, e);
+    CHECK_INT(follower.engine->device.pool.n_free, follower.engine->device.pool.n_pages);
+    sl_engine_free(follower.engine);
+    return rc;
+}
+
+void server_stop(void) {
+    if (server) server_end();
+    sl_text_free(&recording);
     CHECK_INT(engine->device.pool.n_free, engine->device.pool.n_pages);
     CHECK(engine->plans.first == engine->plans.of_engine && !engine->plans.first->next);
     sl_engine_free(engine), sl_engine_free(other);

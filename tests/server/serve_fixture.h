@@ -21,12 +21,18 @@ typedef struct server_settings {
     const char *draft;  // drafts of requests that name none; NULL: none
     const char *biased; // the tokens whose texts begin with this get the bias; NULL: none
     float bias;
+    int is_recorded; // 1: server_recording has what rank 0 of two ranks would send
 } server_settings;
 
 void server_start(const server_settings *o); // NULL: zeros
 void server_loaded(void);
-// Drains the server, and checks that no page of the KV cache is in use.
+void server_end(void); // drains the server. It gives no answer any more
+// server_end, and checks that no page of the KV cache is in use.
 void server_stop(void);
+// After server_end: all that rank 0 has sent, and another rank that gets such bytes, with an engine of its own. Returns its
+// result (serve_follow). The bytes end with the last message that it reads.
+const sl_text *server_recording(void);
+int server_follow(const char *bytes, size_t n, sl_error *err);
 // Frees a text from malloc, or a JSON value, at server_stop. Return it. The functions below keep what they return.
 char *server_keep(char *text);
 json_t *server_keep_json(json_t *v);

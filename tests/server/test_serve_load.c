@@ -30,6 +30,7 @@ static const char *const methods[] = {NULL, "santa:S=8", "santa-prop:S=16", "top
 static const char *const regexes[] = {" [0-9]{1,3}(, [0-9]{1,3})*", "[a-z ]{2,40}\\."};
 static const char sparse[] = "vertical-slash:columns=20:slashes=40";
 static mixed requests[REQUESTS];
+static int n_requests;
 static atomic_int next_request;
 
 static void add(sl_text *t, const char *text) {
@@ -114,7 +115,7 @@ static void ask(mixed *m) {
 }
 
 static void *client(void *unused) {
-    for (int i; (i = atomic_fetch_add(&next_request, 1)) < REQUESTS;) ask(&requests[i]);
+    for (int i; (i = atomic_fetch_add(&next_request, 1)) < n_requests;) ask(&requests[i]);
     return unused;
 }
 
@@ -140,26 +141,46 @@ static void check_alone(mixed *m, int i) {
     sl_ids_free(&ids);
 }
 
-// Methods, prefills, formats, seeds, lengths, streams, clients that leave, in a KV cache that is too small for all: every
-// answer has the text and the logits of its prompt alone.
-static void mixed_requests(void) {
+// Asks the first n requests, in a KV cache that is too small for all. Returns the number of those that leave.
+static int ask_mixed(int n, int is_recorded) {
     pthread_t threads[CLIENTS];
-    server_start(&(server_settings){.n_sequences = 4, .kv_tokens = 20 * 256});
+    int n_left = 0;
+    server_start(&(server_settings){.n_sequences = 4, .kv_tokens = 20 * 256, .is_recorded = is_recorded});
     test_draw_from(test_seed);
-    for (int i = 0; i < REQUESTS; i++) requests[i] = random_request(i);
+    for (int i = 0; i < n; i++) requests[i] = random_request(i), n_left += requests[i].leaves;
+    n_requests = n;
     atomic_store(&next_request, 0);
     for (int i = 0; i < CLIENTS; i++) CHECK(!pthread_create(&threads[i], NULL, client, NULL));
     for (int i = 0; i < CLIENTS; i++) pthread_join(threads[i], NULL);
     CHECK(server_metric("vllm:prefix_cache_hits_total") > 0);
     server_wait("vllm:num_requests_running", 0);
-    int n_left = 0;
-    for (int i = 0; i < REQUESTS; i++) {
-        n_left += requests[i].leaves;
+    return n_left;
+}
+
+static void free_mixed(int n) {
+    for (int i = 0; i < n; i++) sl_text_free(&requests[i].prompt), free(requests[i].text[0]), free(requests[i].text[1]);
+}
+
+// Methods, prefills, formats, seeds, lengths, streams, clients that leave: every answer has the text and the logits of its
+// prompt alone.
+static void mixed_requests(void) {
+    CHECK(ask_mixed(REQUESTS, 0) > 5);
+    for (int i = 0; i < REQUESTS; i++)
         if (!requests[i].leaves) check_alone(&requests[i], i);
-    }
-    CHECK(n_left > 5);
     server_stop();
-    for (int i = 0; i < REQUESTS; i++) sl_text_free(&requests[i].prompt), free(requests[i].text[0]), free(requests[i].text[1]);
+    free_mixed(REQUESTS);
+}
+
+// Another rank of the model takes the steps of the server's scheduler from the messages alone (serve_ranks.c).
+static void followed(void) {
+    enum { N = 40 };
+    ask_mixed(N, 1);
+    server_end();
+    const sl_text *all = server_recording();
+    CHECK(all->n > 1000);
+    CHECK_OK(server_follow(all->data, all->n, &err), err);
+    server_stop();
+    free_mixed(N);
 }
 
 // ---- conversations ----
@@ -352,6 +373,7 @@ static void drain_late(void) { // answers that take longer are cut
 }
 
 const test_suite suite_serve_load = {"serve_load", (const test_case[]){{"mixed", 0, mixed_requests},
+                                                                       {"followed", 0, followed},
                                                                        {"conversation", 0, conversation},
                                                                        {"leave-decode", 0, leave_decode},
                                                                        {"leave-prefill", 0, leave_prefill},

@@ -118,6 +118,7 @@ static void build_extras(decode_fixture *r) {
 // The arrays that decode stores in the workspace: none (0), masses (1), masses and sizes (2).
 static int count_stored(const sl_attn_spec *spec) {
     sl_composition c = sl_composition_of(spec);
+    if (c.select) return 1; // masses of the set
     if (!c.propose->score || (!c.draw && c.propose != &sl_propose_quantised)) return 0;
     return c.draw && c.draw->size_power && c.draw->size_power(spec) ? 2 : 1;
 }
@@ -139,6 +140,9 @@ static size_t out_size(const decode_fixture *r, int n_seqs) {
     return (size_t)n_seqs * r->c->geom.n_heads * r->c->geom.head_dim;
 }
 
+// See decode_fixture.set. NULL: the specification draws from no set.
+static char *take_sets(ref_cache *c, const char *attn, uint32_t seed, int least_kv);
+
 decode_fixture fixture_new(ref_cache *c, const char *attn, uint32_t seed) {
     return fixture_new_for(c, attn, seed, 0);
 }
@@ -146,12 +150,13 @@ decode_fixture fixture_new(ref_cache *c, const char *attn, uint32_t seed) {
 decode_fixture fixture_new_for(ref_cache *c, const char *attn, uint32_t seed, int least_kv) {
     const sl_attn_geom *g = &c->geom;
     decode_fixture r = {.c = c, .group = g->n_heads / g->n_kv_heads, .n_pairs = c->n_seqs * g->n_kv_heads, .max_kv = least_kv};
+    r.set = take_sets(c, attn, seed, least_kv);
     CHECK_OK(sl_attn_parse(attn, &r.spec, &err), err);
     CHECK(sl_attn_on_gpu(&r.spec) && c->n_seqs <= FIXTURE_SEQS && c->pool.formats.k == c->pool.formats.v);
     const sl_attn_cuda_ops *ops = c->pool.formats.k == SL_BF16 ? r.spec.method->cuda : r.spec.method->cuda->bytes;
     CHECK(ops != NULL);
     r.ops = ops;
-    r.n_stored = count_stored(&r.spec), r.unit = sl_composition_of(&r.spec).propose->unit;
+    r.n_stored = count_stored(&r.spec), r.unit = r.set ? 1 : sl_composition_of(&r.spec).propose->unit;
     for (int s = 0; s < c->n_seqs; s++) r.max_kv = c->seqs[s].n_tokens > r.max_kv ? c->seqs[s].n_tokens : r.max_kv;
     if (r.n_stored) r.max_blocks = (((r.max_kv + r.unit - 1) / r.unit + 63) / 64) * 2;
     size_t bytes = (size_t)c->pool.n_pages * g->n_kv_heads * sl_kv_block_bytes(c->pool.formats.k, g->head_dim),
@@ -193,7 +198,7 @@ decode_fixture fixture_new_for(ref_cache *c, const char *attn, uint32_t seed, in
 }
 
 void fixture_free(decode_fixture *r) {
-    free(r->out), free(r->model);
+    free(r->out), free(r->model), free(r->set);
     free(r->mass[0]), free(r->mass[1]), free(r->stored);
     gpu_free_all();
 }
@@ -286,12 +291,31 @@ void fixture_launch(decode_fixture *r) {
     for (int s = 0; s < r->c->n_seqs; s++) r->ops->account(&r->c->geom, &r->spec, r->rows[s].position + 1, &r->stats);
 }
 
+static const char *set_of(const decode_fixture *r, int s, int head) {
+    return r->set + ((size_t)s * r->c->geom.n_heads + head) * r->max_kv;
+}
+
+// p: [n] of dense attention. Fills mu with the mean of the values of the set.
+static void mean_of_set(const decode_fixture *r, int s, int head, const double *p, double *mu) {
+    double total = 0, v[128];
+    int dim = r->c->geom.head_dim;
+    memset(mu, 0, dim * sizeof *mu);
+    for (int j = 0; j < r->c->seqs[s].n_tokens; j++) {
+        if (!set_of(r, s, head)[j]) continue;
+        ref_value(r->c, s, head / r->group, j, v);
+        total += p[j];
+        for (int d = 0; d < dim; d++) mu[d] += p[j] * v[d];
+    }
+    for (int d = 0; d < dim; d++) mu[d] /= total;
+}
+
 double fixture_error(const decode_fixture *r, int s, int head, double *mu) {
     int dim = r->c->geom.head_dim, n = r->c->seqs[s].n_tokens;
     size_t at = s * out_size(r, 1) + (size_t)head * dim;
     double *p = malloc(n * sizeof *p), own[128];
     float out[128];
     ref_attention(r->c, s, head, r->c->q + at, n, p, mu ? mu : own);
+    if (r->set) mean_of_set(r, s, head, p, mu ? mu : own);
     for (int d = 0; d < dim; d++) out[d] = sl_bf16_to_f32(r->out[at + d]);
     free(p);
     return ref_relative(out, mu ? mu : own, dim);
@@ -438,6 +462,10 @@ sl_masses fixture_masses(const decode_fixture *r, int which, int s, int head) {
             masses.cum[b + 1] = r->mass[0][first + b] & 0xfffffffff;
             continue;
         }
+        if (r->set && r->mass[0][first + b] == (uint64_t)SL_REF_EMPTY << 48) { // no row of the set: rows are not stored
+            masses.ref[b] = SL_REF_EMPTY;
+            continue;
+        }
         uint64_t packed = r->mass[b < n_built][first + b], mass = 0;
         const bf16 *w = r->stored + (((size_t)pair * r->max_blocks + b) * r->group + h) * SL_BLOCK;
         for (int i = 0; i < SL_BLOCK; i++) {
@@ -495,8 +523,32 @@ static void check_masses(decode_fixture *r, int which, int s, int head, const do
     fixture_masses_free(&masses);
 }
 
+// Rows of the set have the masses of their exact scores, and other rows have none. The reference of a block follows from the
+// rows that were scored: all rows (topk), or the rows of the set.
+static void check_masses_of_set(const decode_fixture *r, int s, int head) {
+    int n = r->c->seqs[s].n_tokens, scores_all = sl_composition_of(&r->spec).propose->exact;
+    const char *set = set_of(r, s, head);
+    sl_masses masses = fixture_masses(r, 0, s, head);
+    for (int b = 0; b < masses.n_blocks; b++) {
+        double top = -INFINITY;
+        int any = 0;
+        for (int j = b * SL_BLOCK; j < n && j < (b + 1) * SL_BLOCK; j++) {
+            double score = set[j] || scores_all ? exact_score(r, s, head, j) : -INFINITY;
+            double want = set[j] ? exp2(score - masses.ref[b]) : 0, got = sl_bf16_to_f32(masses.stored[j]);
+            if (!(fabs(got - want) <= want * 0x1p-7 + (set[j] ? 1e-30 : 0)))
+                FAIL("sequence %d of %d rows, head %d, row %d: mass %g, expected %g", s, n, head, j, got, want);
+            top = fmax(top, score), any |= got > 0;
+        }
+        if (any && masses.ref[b] != ceil(top) && fabs(top - rint(top)) > 1e-3)
+            FAIL("sequence %d, head %d, block %d: reference %d, expected %g", s, head, b, masses.ref[b], ceil(top));
+    }
+    fixture_masses_free(&masses);
+}
+
 void fixture_check_masses(decode_fixture *r) {
     const sl_attn_geom *g = &r->c->geom;
+    for (int i = 0; r->set && i < r->c->n_seqs * g->n_heads; i++) check_masses_of_set(r, i / g->n_heads, i % g->n_heads);
+    if (r->set) return;
     for (int pair = 0; r->n_stored && pair < r->n_pairs; pair++) {
         int s = pair / g->n_kv_heads, kv_head = pair % g->n_kv_heads, n_kv = r->c->seqs[s].n_tokens;
         int n = (n_kv + r->unit - 1) / r->unit, n_pages = n_kv / SL_PAGE + 1, sizes_only = stores_sizes_only(r);
@@ -612,6 +664,28 @@ static void drawn_head_free(drawn_head *h) {
     free(h->draws.row), free(h->draws.count), free(h->draws.inv_pi), free(h->draws.scratch);
 }
 
+static char *take_sets(ref_cache *c, const char *attn, uint32_t seed, int least_kv) {
+    sl_attn_spec spec;
+    char first[128];
+    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+    if (!sl_composition_of(&spec).select) return NULL;
+    snprintf(first, sizeof first, "%.*s", (int)strcspn(attn, "+"), attn);
+    decode_fixture r = fixture_new_for(c, first, seed, least_kv);
+    fixture_launch(&r);
+    r.set = calloc((size_t)c->n_seqs * c->geom.n_heads, r.max_kv);
+    for (int i = 0; i < c->n_seqs * c->geom.n_heads; i++) {
+        drawn_head h = draw_head(&r, i / c->geom.n_heads, i % c->geom.n_heads);
+        int takes_all = r.n_stored && sl_masses_out_of_range(&h.masses); // the head attends exactly
+        for (int k = 0; k < h.draws.n; k++) r.set[(size_t)i * r.max_kv + h.draws.row[k]] = 1;
+        if (takes_all) memset(r.set + (size_t)i * r.max_kv, 1, c->seqs[i / c->geom.n_heads].n_tokens);
+        drawn_head_free(&h);
+    }
+    char *set = r.set;
+    r.set = NULL;
+    fixture_free(&r);
+    return set;
+}
+
 // ---- the check ----
 
 // The allowed error of a head's output, as a share of the sum of the sizes of its rows, without the rounding of the output to
@@ -680,6 +754,19 @@ static int distinct_rows(const drawn_head *heads, int group, int n_kv, int *fres
     return n;
 }
 
+// Adds the rows and bytes of K that the heads of a KV head read to score the rows of their sets.
+static void count_sets(const decode_fixture *r, const sl_group *group, sl_attn_stats *want) {
+    const sl_proposal *propose = sl_composition_of(&r->spec).propose;
+    int n_kv = group->kv->n_kv, newest = (n_kv - 1) / SL_PAGE * SL_PAGE, s = (int)(group->query - r->c->queries), refined = 0;
+    for (int j = 0; !propose->exact && j < (propose->needs ? newest : n_kv); j++) {
+        int any = 0;
+        for (int h = 0; h < r->group; h++) any |= set_of(r, s, group->h * r->group + h)[j];
+        refined += any;
+    }
+    want->k_rows += propose->exact ? n_kv : refined + (propose->needs ? n_kv - newest : 0);
+    want->bytes += propose->bytes(group) + refined * sl_k_row_bytes(group);
+}
+
 // Adds the rows and bytes that the heads of a KV head read.
 static void count(const decode_fixture *r, const sl_group *group, const drawn_head *heads, sl_attn_stats *want) {
     sl_composition stages = sl_composition_of(&r->spec);
@@ -691,6 +778,7 @@ static void count(const decode_fixture *r, const sl_group *group, const drawn_he
         want->v_rows += heads[h].draws.n;
         if (stages.draw) want->samples += heads[h].draws.n_draws; // without a draw stage all rows are taken, none is drawn
     }
+    if (r->set) count_sets(r, group, want);
     if (!r->stats.v_distinct) return; // samplers read and count a row once per draw
     want->v_distinct += distinct;
     want->k_rows += propose->exact ? n_kv : refined + (propose->needs ? newest : 0);
@@ -748,6 +836,11 @@ void fixture_check(decode_fixture *r) {
     // vattention plans the length of its sample from sums in floating point, whose order differs.
     uint64_t slack = sl_attn_has(&r->spec, "base") ? want.samples >> 16 : 0;
     CHECK(r->stats.samples + slack >= want.samples && r->stats.samples <= want.samples + slack);
+    if (r->set) {
+        CHECK_INT(r->stats.k_rows, want.k_rows);
+        CHECK_INT(r->stats.bytes, want.bytes + r->stats.v_rows * sl_kv_row_bytes(r->c->pool.formats.v, g->head_dim));
+        CHECK(r->stats.features == g->n_heads * r->c->n_seqs);
+    }
     if (!r->stats.v_distinct || r->stats.samples != want.samples) return;
     CHECK_INT(r->stats.v_rows, want.v_rows);
     CHECK_INT(r->stats.v_distinct, want.v_distinct);

@@ -19,6 +19,9 @@ typedef struct decode_fixture {
     int max_kv, group, n_pairs;  // n_pairs: pairs of a sequence and a KV head
     int n_stored;                // 0: nothing; 1: masses; 2: masses and sizes
     int unit, max_blocks;        // rows that share a stored mass; blocks of 32 stored masses of the longest head
+    // Of a join whose first method takes a set: [n_seqs * n_heads][max_kv] 1: the row is in the set that the CPU takes from the
+    // masses of the first method alone on the GPU. Else NULL.
+    char *set;
     size_t state_size;           // bytes per sequence
     struct fixture_model *model; // args.geom with buckets in device memory, for methods that need them; else NULL
     int n_slots;                 // blocks of the page extras of spans
@@ -51,7 +54,7 @@ void fixture_decode_alone(decode_fixture *r, int s); // one step of sequence s o
 // After fixture_launch: checks every head's output, the counts, and what the heads keep for the layer's next threshold.
 void fixture_check(decode_fixture *r);
 void fixture_check_masses(decode_fixture *r); // after fixture_launch: compares stored masses with the scores
-// |out - mu| / |mu|, with mu dense attention. mu: [head_dim], filled, or NULL.
+// |out - mu| / |mu|, with mu dense attention, of a join attention to the set. mu: [head_dim], filled, or NULL.
 double fixture_error(const decode_fixture *r, int s, int head, double *mu);
 
 // The threshold of the last step of sequence s, and the steps of its heads [n_heads], from the state on the GPU.

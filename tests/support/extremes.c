@@ -45,6 +45,7 @@ const extreme_subject extremes[] = {
     {"topk+santa-sys", 1, 1, 1},
     {"topp+santa-pps:budget=even", 1, 1, 1},
     {"quest:tokens=64+santa-prop:S=16", 1, 1, 1},
+    {"dense-q:bits=4+santa-sys", 1, 1, 1},
     {"streaming:window=100+santa-pps", 1, 1, 0},
     {"saap:window=100:dense-layers=0+santa-sys", 1, 1, 1}, // every row
     {"random", 0, 0, -1},

@@ -58,6 +58,8 @@ void gpu_free_all(void) {
 
 int gpu_count(void) {
     int n = 0;
+    // The queues of a GPU. With the 8 that CUDA takes, streams whose kernels wait for each other (cuda_ranks) can share one.
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
 }
 

@@ -236,6 +236,23 @@ static void measure(naive *x, int head, int first, int last) {
     free(share);
 }
 
+// Measures the sampled rows [first, last], and those of the middle query block. A chunk that keeps too little becomes dense.
+static void repair(naive *x, int head, int from, int to, int first, int last) {
+    int32_t before = x->kept[head];
+    int middle = from + (to - 1 - from) / 2, begin = middle * 128, end = middle * 128 + 127,
+        most = x->s->base + x->s->n_tokens - 1;
+    double least = sl_attn_get(&x->spec, "repair");
+    x->kept[head] = SL_MASK_NOT_SAMPLED;
+    measure(x, head, first, last);
+    if (least > 0) measure(x, head, begin < x->s->base ? x->s->base : begin, end > most ? most : end);
+    if ((uint64_t)x->kept[head] << 8 < (uint64_t)llround(least * 4294967296.0)) {
+        for (int i = from; i < to; i++)
+            for (int j = 0; j <= i; j++) add(x, head, i, j);
+        x->kept[head] = 1 << 24;
+    }
+    if (before != SL_MASK_NOT_SAMPLED && before < x->kept[head]) x->kept[head] = before;
+}
+
 static void sample_chunk(naive *x, int head, int from, int to) {
     segment *s = x->s;
     int first = from * 128, last = to * 128 - 1;
@@ -259,7 +276,7 @@ static void sample_chunk(naive *x, int head, int from, int to) {
             if (columns[b]) add(x, head, i, b);
             if (slashes[b]) add(x, head, i, i - b), add(x, head, i, i - b - 1);
         }
-    measure(x, head, first, last);
+    repair(x, head, from, to, first, last);
 }
 
 static void sample(naive *x, int head) {

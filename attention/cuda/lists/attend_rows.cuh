@@ -113,7 +113,7 @@ struct attend_params {
     const bf16 *host; // IS_OFFLOADED: offloaded_rows.rows
 };
 
-static void take_partials(arena *from, attend_params *p, int n_heads, int head_dim, int capacity_rows, int with_moments) {
+static inline void take_partials(arena *from, attend_params *p, int n_heads, int head_dim, int capacity_rows, int with_moments) {
     p->max_chunks = min(ceil_div(capacity_rows, CHUNK_ROWS), (int)CHUNKS);
     size_t n = (size_t)n_heads * LISTS * p->max_chunks;
     p->ml = from->take<float2>(n);
@@ -122,7 +122,7 @@ static void take_partials(arena *from, attend_params *p, int n_heads, int head_d
 }
 
 // Everything but the lists and the memory of partial results.
-static attend_params attend_params_of(const sl_attn_cuda_decode_args *a) {
+static inline attend_params attend_params_of(const sl_attn_cuda_decode_args *a) {
     attend_params p = {};
     p.rows = a->rows, p.q = a->q, p.k = a->k, p.v = a->v, p.out = a->out, p.host = a->offloaded_rows;
     p.n_kv_heads = a->geom->n_kv_heads, p.group = a->geom->n_heads / a->geom->n_kv_heads;

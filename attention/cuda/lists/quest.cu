@@ -11,19 +11,15 @@
 // three kernels take 11, 9 and 16 us at 1 x 32k, and 41, 10 and 66 us at 8 x 32k. To read the bytes of the first and the third
 // kernel takes 22 and 45 us at 8 x 32k.
 #include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/lists/joined.h"
 #include "attention/cuda/lists/score_bounds.cuh"
 #include "attention/cuda/lists/select_rows.cuh"
 
 namespace {
 
-// The largest number of units that a head reads.
-int units_of(const sl_attn_spec *spec, int n_kv) {
-    return min((int)sl_attn_get(spec, "tokens") / UNIT, ceil_div(n_kv, UNIT));
-}
-
 size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, score_params *score,
                attend_params *p) {
-    int n_heads = n_seqs * geom->n_heads, n_units = ceil_div(n_kv, UNIT), most = units_of(spec, n_kv);
+    int n_heads = n_seqs * geom->n_heads, n_units = ceil_div(n_kv, UNIT), most = most_selected(spec, n_units, UNIT);
     arena a = after_counters(ws);
     take_masses(&a, score, geom, n_seqs, n_units);
     p->lists = take_lists(&a, n_heads, most, n_units, UNIT);
@@ -31,7 +27,8 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     return bytes_taken(a, ws);
 }
 
-size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    if (spec->plus) return sl_joined_cuda_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
     score_params score;
     attend_params p;
     return lay_out(geom, spec, n_seqs, n_kv, NULL, &score, &p);
@@ -42,14 +39,8 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     attend_params p = attend_params_of(a);
     lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &bounds.score, &p);
     p.reads_k = p.reads_newest = 1;
-    select_params select = {.score = bounds.score,
-                            .lists = p.lists,
-                            .kind = LARGEST_UNITS,
-                            .k = (int)sl_attn_get(a->spec, "tokens") / UNIT,
-                            .p = 0,
-                            .stats = a->stats};
     launch_bounds<DIM>(bounds, a->stream);
-    launch_select(select, a->n_seqs * a->geom->n_heads, a->stream);
+    launch_select(select_params_of(a->spec, bounds.score, p.lists, a->stats), a->n_seqs * a->geom->n_heads, a->stream);
     int n_heads = a->n_seqs * a->geom->n_heads;
     if constexpr (!IS_BYTES)
         launch_attend<DIM, true, false>(p, n_heads, 1, a->stream);
@@ -60,6 +51,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
+    if (args->spec->plus) return sl_joined_cuda_ops.decode(args);
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 
@@ -68,13 +60,7 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
     return 1;
 }
 
-int supports(const sl_attn_spec *spec, sl_error *err) {
-    if (sl_attn_get(spec, "sink") == 0) return 0;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} quest: {sink} %g: not offered on a GPU; expected {sink} 0, or {device} cpu",
-                   sl_attn_get(spec, "sink"));
-}
-
-// Counts the bounds, and the keys of the newest page. The kernels count the other reads.
+// Counts the bounds, and the keys of the newest page. The kernels count the other reads, also those of a join.
 void account_bounds(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
     sl_cuda_account_bounds(geom, counted_row(geom->head_dim), n_kv, stats);
 }
@@ -95,7 +81,7 @@ const sl_attn_cuda_ops SL_TABLE_OF_UNIT(sl_quest) = {.workspace = workspace,
                                                      .max_rows = 0,
                                                      .account = account_bounds,
                                                      .prefill = NULL,
-                                                     .supports = supports,
+                                                     .supports = NULL,
                                                      .mask = NULL,
                                                      .mask_workspace = NULL,
                                                      .offloaded = OFFLOADED_OPS,

@@ -145,23 +145,41 @@ __device__ __forceinline__ int mass_at(const uint4 &x, int i) {
     return i % 2 ? word >> 16 : word & 0xffff;
 }
 
+// Entries that a selection takes whatever their masses are, so they have no rank.
+struct no_entries {
+    __device__ int count() const { return 0; }
+    __device__ uint32_t bits(int) const { return 0; }
+};
+// Of Quest: the first n_sink units and the newest one (top_units in draw_rank.c). newest -1: there is none.
+struct fixed_units {
+    int n_sink, newest;
+    __device__ int count() const { return n_sink + (newest >= 0); }
+    // Bit i: unit 8 piece + i is one of them.
+    __device__ uint32_t bits(int piece) const {
+        uint32_t sink = (1u << min(max(n_sink - 8 * piece, 0), 8)) - 1;
+        return sink | (newest >> 3 == piece ? 1u << (newest & 7) : 0);
+    }
+};
+
 // A visitor of for_pieces: counts the entries of each rank up to `last`.
-struct rank_counter {
+template <typename Fixed> struct rank_counter {
     int last, *count;
-    __device__ void visit(int, const uint4 &x, int base) {
+    Fixed fixed;
+    __device__ void visit(int piece, const uint4 &x, int base) {
+        uint32_t without = fixed.bits(piece);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             int w = mass_at(x, i), rank = min(base - w, RANKS - 1);
-            if (w > 0 && rank <= last) atomicAdd(count + rank, 1);
+            if (w > 0 && rank <= last && !(without >> i & 1)) atomicAdd(count + rank, 1);
         }
     }
 };
 
 // count[r] = number of entries of rank r, for r up to `last`.
-__device__ void count_ranks(const stored_masses &h, int last, int *count) {
+template <typename Fixed> __device__ void count_ranks(const stored_masses &h, int last, int *count, const Fixed &fixed) {
     for (int i = threadIdx.x; i < ceil_div(last + 1, 128) * 128; i += SELECT_THREADS) count[i] = 0; // in groups of 128
     __syncthreads();
-    rank_counter visitor = {last, count};
+    rank_counter<Fixed> visitor = {last, count, fixed};
     for_pieces(h, last, visitor);
     __syncthreads();
 }
@@ -236,22 +254,25 @@ __device__ __forceinline__ uint32_t masses_above(const uint4 &x, int limit) {
     return ~(even | even >> 15) & 0xff;
 }
 
-// A visitor of for_pieces: marks entries whose rank is below the cut, and entries whose rank is the cut.
-struct rank_marker {
+// A visitor of for_pieces: marks entries whose rank is below the cut or that are fixed, and entries whose rank is the cut.
+template <typename Fixed> struct rank_marker {
     int cut;
     uint32_t *above, *equal;
+    Fixed fixed;
     __device__ void visit(int piece, const uint4 &x, int base) {
         enum { ABOVE_ALL = 0x3f81 };                         // no mass is above 1
         int limit = min(max(base - cut, 0), (int)ABOVE_ALL); // masses above it have smaller ranks
         int last = cut == RANKS - 1 ? 0 : max(limit - 1, 0); // the last rank has all smaller masses
-        uint32_t over = masses_above(x, limit), on = masses_above(x, last) & ~over;
+        uint32_t over = masses_above(x, limit) | fixed.bits(piece), on = masses_above(x, last) & ~over;
         ((uint8_t *)above)[piece] = (uint8_t)over, ((uint8_t *)equal)[piece] = (uint8_t)on;
     }
 };
 
-// Bit i of above[b]: entry 32 b + i has a rank below the cut. Bit i of equal[b]: its rank is the cut. [n_blocks] each.
-__device__ void mark_ranks(const stored_masses &h, int cut, uint32_t *above, uint32_t *equal) {
-    rank_marker visitor = {cut, above, equal};
+// Bit i of above[b]: entry 32 b + i has a rank below the cut, or is fixed. Bit i of equal[b]: its rank is the cut. [n_blocks]
+// each.
+template <typename Fixed>
+__device__ void mark_ranks(const stored_masses &h, int cut, uint32_t *above, uint32_t *equal, const Fixed &fixed) {
+    rank_marker<Fixed> visitor = {cut, above, equal, fixed};
     for_pieces(h, cut, visitor);
     __syncthreads();
 }
@@ -299,14 +320,16 @@ __host__ __device__ int select_words(int n_words) {
     return max((int)COUNT_INTS, 2 * n_words + 2);
 }
 
-// Selects the k largest entries (by_mass false), or the fewest entries that hold the share p of the mass, as bits in above
-// and equal [n_blocks], which follows it. count: COUNT_INTS ints; `above` may lie over them. Returns the cut.
+// Selects the fixed entries, and of the others the k largest (by_mass false), or the fewest that hold the share p of their
+// mass, as bits in above and equal [n_blocks], which follows it. count: COUNT_INTS ints; `above` may lie over them. Returns the
+// cut.
+template <typename Fixed = no_entries>
 __device__ cut_rule select_largest(select_space *s, const stored_masses &h, int *count, uint32_t *above, bool by_mass, int k,
-                                   double p) {
-    int last = by_mass ? RANKS - 1 : lowest_rank(s, h, k);
-    count_ranks(h, last, count);
+                                   double p, const Fixed &fixed = Fixed()) {
+    int last = by_mass ? RANKS - 1 : lowest_rank(s, h, k + fixed.count()); // the k others are among so many of all entries
+    count_ranks(h, last, count, fixed);
     cut_rule c = find_cut(s, count, last, by_mass, k, p);
-    mark_ranks(h, c.cut, above, above + h.n_blocks);
+    mark_ranks(h, c.cut, above, above + h.n_blocks, fixed);
     return c;
 }
 
@@ -318,10 +341,33 @@ struct select_params {
     score_params score; // masses of entries
     row_lists lists;
     selection kind;
-    int k;    // LARGEST, LARGEST_UNITS: budget of entries
-    double p; // REACHING: share of the mass
+    int k;      // LARGEST, LARGEST_UNITS: budget of entries
+    double p;   // REACHING: share of the mass
+    int n_sink; // LARGEST_UNITS: first units that are always selected, within the budget
     sl_attn_cuda_stats *stats;
 };
+
+// Entries that a head selects at most, of n_entries entries of `unit` rows: `tokens` of quest, k of topk; topp has no such
+// limit.
+static inline int most_selected(const sl_attn_spec *spec, int n_entries, int unit) {
+    const char *budget = unit > 1 ? "tokens" : "k";
+    return sl_attn_has(spec, budget) ? min((int)sl_attn_get(spec, budget) / unit, n_entries) : n_entries;
+}
+
+// The selection of topk, topp and quest. stats: NULL if the selected rows are not yet the rows of V that a step reads.
+static inline select_params select_params_of(const sl_attn_spec *spec, const score_params &score, const row_lists &lists,
+                                             sl_attn_cuda_stats *stats) {
+    bool by_mass = sl_attn_has(spec, "p"), by_unit = lists.unit > 1;
+    return {.score = score,
+            .lists = lists,
+            .kind = by_mass   ? REACHING
+                    : by_unit ? LARGEST_UNITS
+                              : LARGEST,
+            .k = by_mass ? 0 : (int)sl_attn_get(spec, by_unit ? "tokens" : "k") / lists.unit,
+            .p = by_mass ? sl_attn_get(spec, "p") : 0,
+            .n_sink = by_unit ? ceil_div((int)sl_attn_get(spec, "sink"), lists.unit) : 0,
+            .stats = stats};
+}
 
 // Word b of a mask of n entries that has all bits set.
 __device__ uint32_t all_entries(int n, int b) {
@@ -338,18 +384,6 @@ __device__ void plan_beyond(const row_lists &lists, int head, int top, int n, in
     if (!stats) return;
     atomicAdd(&stats->v_rows, (unsigned long long)n_kv);
     atomicAdd(&stats->samples, (unsigned long long)n_kv);
-}
-
-// If the newest unit is not selected, selects it in place of the last selected unit (top_units in draw_rank.c).
-__device__ void add_newest(const stored_masses &h, int k, cut_rule *c, uint32_t *above, uint32_t *equal) {
-    int newest = h.n - 1;
-    uint32_t bit = 1u << newest % 32;
-    bool is_in = above[newest / 32] & bit || (equal[newest / 32] & bit && c->n_cut <= c->at_cut);
-    __syncthreads();
-    if (is_in) return;
-    if (c->n_cut >= c->at_cut) c->at_cut--;
-    if (threadIdx.x == 0) above[newest / 32] |= bit, equal[newest / 32] &= ~bit;
-    __syncthreads();
 }
 
 // Writes the mask and list 0 of a query head.
@@ -376,8 +410,8 @@ template <bool GLOBAL> static __global__ void __launch_bounds__(SELECT_THREADS, 
         for (int b = threadIdx.x; b < h.n_blocks; b += SELECT_THREADS) above[b] = all_entries(h.n, b);
         __syncthreads();
     } else {
-        cut_rule c = select_largest(&s, h, shared, above, p.kind == REACHING, p.k, p.p);
-        if (p.kind == LARGEST_UNITS) add_newest(h, p.k, &c, above, equal);
+        fixed_units fixed = {p.n_sink, p.kind == LARGEST_UNITS ? h.n - 1 : -1};
+        cut_rule c = select_largest(&s, h, shared, above, p.kind == REACHING, p.k - fixed.count(), p.p, fixed);
         take_equal(&s, c, h.n_blocks, above, equal);
     }
     int n = list_entries(&s, h.n_blocks, p.lists.list + (size_t)head * p.lists.capacity, above, NULL);

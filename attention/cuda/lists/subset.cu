@@ -10,6 +10,7 @@
 // 0.95: 1 x 32k 64, 8 x 32k 263. In addition to the scores, the selection costs 10 us, and the latency of loading rows costs 6
 // us.
 #include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/lists/joined.h"
 #include "attention/cuda/lists/select_rows.cuh"
 #include "attention/random_counter.h"
 
@@ -17,14 +18,10 @@ namespace {
 
 // ---- topk, topp ----
 
-int entries_of(const sl_attn_spec *spec, int n_kv) { // largest number of rows that a head reads
-    return sl_attn_has(spec, "k") ? min((int)sl_attn_get(spec, "k"), n_kv) : n_kv;
-}
-
 // The arrays of the workspace. Returns its size.
 size_t lay_out_subset(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, score_params *score,
                       attend_params *p) {
-    int n_heads = n_seqs * geom->n_heads, most = entries_of(spec, n_kv);
+    int n_heads = n_seqs * geom->n_heads, most = most_selected(spec, n_kv, 1);
     arena a = after_counters(ws);
     take_masses(&a, score, geom, n_seqs, n_kv);
     p->lists = take_lists(&a, n_heads, most, n_kv, 1);
@@ -32,7 +29,8 @@ size_t lay_out_subset(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_
     return bytes_taken(a, ws);
 }
 
-size_t subset_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+size_t subset_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    if (spec->plus) return sl_joined_cuda_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
     score_params score;
     attend_params p;
     return lay_out_subset(geom, spec, n_seqs, n_kv, NULL, &score, &p);
@@ -43,19 +41,13 @@ template <int DIM> void launch_subset(const sl_attn_cuda_decode_args *a) {
     attend_params p = attend_params_of(a);
     lay_out_subset(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &score, &p);
     p.mass = score.mass, p.w = score.w, p.max_blocks = score.max_blocks;
-    bool by_mass = !sl_attn_has(a->spec, "k");
-    select_params select = {.score = score,
-                            .lists = p.lists,
-                            .kind = by_mass ? REACHING : LARGEST,
-                            .k = by_mass ? 0 : (int)sl_attn_get(a->spec, "k"),
-                            .p = by_mass ? sl_attn_get(a->spec, "p") : 0,
-                            .stats = a->stats};
     launch_score<DIM>(score, a->stream);
-    launch_select(select, a->n_seqs * a->geom->n_heads, a->stream);
+    launch_select(select_params_of(a->spec, score, p.lists, a->stats), a->n_seqs * a->geom->n_heads, a->stream);
     launch_attend<DIM, false, false>(p, a->n_seqs * a->geom->n_heads, 1, a->stream);
 }
 
 void subset_decode(const sl_attn_cuda_decode_args *args) {
+    if (args->spec->plus) return sl_joined_cuda_ops.decode(args);
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch_subset, args);
 }
 

@@ -8,6 +8,7 @@
 #include "attention/cuda/partial_softmax.cuh"
 #include "attention/cuda/quantised/quantised_scores.h"
 #include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/lists/joined.h"
 #include "attention/cuda/score_keys.cuh"
 
 extern "C" {
@@ -184,7 +185,8 @@ size_t lay_out(const sl_attn_geom *geom, int n_seqs, int n_kv, void *ws, values_
     return bytes_taken(a, ws);
 }
 
-size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int, int n_kv) {
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    if (spec->plus) return sl_joined_cuda_ops.workspace(geom, spec, n_seqs, n_tokens, n_kv);
     values_params p;
     return lay_out(geom, n_seqs, n_kv, NULL, &p);
 }
@@ -206,12 +208,17 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
+    if (args->spec->plus) return sl_joined_cuda_ops.decode(args);
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 
 void account_proposal_and_values(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    uint64_t k_rows = stats->k_rows;
     sl_cuda_account_quantised(geom, spec, n_kv, stats);
-    count_rows_read(geom, 0, n_kv, stats);
+    if (spec->plus)
+        stats->k_rows = k_rows; // as on the CPU, where no row of K is scored exactly; the kernels of a join count rows of V
+    else
+        count_rows_read(geom, 0, n_kv, stats);
 }
 
 } // namespace

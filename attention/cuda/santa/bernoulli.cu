@@ -667,15 +667,6 @@ template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) berno
 
 // ---- launch ----
 
-// Finds the sampler of a method of the SANTA family. Returns 0 if the method has none.
-int sampler_of(const sl_attn_method *m, sampler *out) {
-    const sl_attn_cuda_ops *const ops[] = {&sl_santa_cuda_ops, &sl_santa_strat_cuda_ops, &sl_santa_sys_cuda_ops,
-                                           &sl_santa_prop_cuda_ops, &sl_santa_flash_cuda_ops};
-    for (int i = INDEPENDENT; i <= TILES_UNIFORM; i++)
-        if (m->cuda == ops[i]) return *out = (sampler)i, 1;
-    return 0;
-}
-
 int max_chunks_of(int n_kv_heads, int n_kv) { // most chunks of a sequence of up to n_kv rows
     return max(min(max(ITEMS_WANTED / n_kv_heads, 1), ceil_div(n_kv, SL_PAGE)), ceil_div(n_kv, CHUNK_ROWS_MAX));
 }

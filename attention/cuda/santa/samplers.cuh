@@ -171,6 +171,25 @@ __device__ bool draw_head(const score_params &p, const draw_params &d, sampler k
     return is_last;
 }
 
+// The `drawer` of draw_all: draws one part of a query head. Params: of a kernel, with the members `score`, `draw` and `kind`.
+template <int DIM, typename Params> struct sampler_drawer {
+    const Params &p;
+    draw_space *space;
+    int thread;
+    __device__ bool draw(int seq_head, int head, int part) const {
+        return draw_head<DIM>(p.score, p.draw, p.kind, space, seq_head, head, part, thread);
+    }
+};
+
+// Finds the sampler of a method of the SANTA family. Returns 0 if the method has none.
+static inline int sampler_of(const sl_attn_method *m, sampler *out) {
+    const sl_attn_cuda_ops *const ops[] = {&sl_santa_cuda_ops, &sl_santa_strat_cuda_ops, &sl_santa_sys_cuda_ops,
+                                           &sl_santa_prop_cuda_ops, &sl_santa_flash_cuda_ops};
+    for (int i = INDEPENDENT; i <= TILES_UNIFORM; i++)
+        if (m->cuda == ops[i]) return *out = (sampler)i, 1;
+    return 0;
+}
+
 } // namespace
 
 #endif

@@ -36,16 +36,6 @@ struct block_shared {
 };
 enum { SHARED_BYTES = (sizeof(block_shared) + 127) / 128 * 128 };
 
-// The `drawer` of draw_all: draws one part of a query head.
-template <int DIM> struct santa_drawer {
-    const santa_params &p;
-    draw_space *space;
-    int thread;
-    __device__ bool draw(int seq_head, int head, int part) const {
-        return draw_head<DIM>(p.score, p.draw, p.kind, space, seq_head, head, part, thread);
-    }
-};
-
 // out = sum_m v_(row m) / S over S rows drawn from softmax(q K^T / sqrt(DIM)). santa-flash multiplies the rows of a tile by the
 // tile's share of the mass (samplers.cuh).
 //
@@ -70,7 +60,7 @@ template <int DIM, typename Config> __global__ void __maxnreg__(REGISTERS) santa
     if (warp < CONSUMER_WARPS)
         consume<DIM, Config>(p.score, r);
     else if (warp < CONSUMER_WARPS + DRAW_WARPS)
-        draw_all(p.score, p.draw, &shared->draw, thread, santa_drawer<DIM>{p, &shared->draw, thread});
+        draw_all(p.score, p.draw, &shared->draw, thread, sampler_drawer<DIM, santa_params>{p, &shared->draw, thread});
     else
         produce<DIM, Config>(p.score, to);
 }
