@@ -29,6 +29,7 @@ int sl_attn_on_byte_rows(const sl_attn_spec *spec) {
 
 int sl_attn_prefills_on_gpu(const sl_attn_spec *spec) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
+    if (sl_attn_has(spec, "repair") && sl_attn_get(spec, "repair") > 0) return 0; // only the CPU checks and repairs chunks
     return ops && (ops->prefill || ops->mask);
 }
 

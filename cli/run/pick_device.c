@@ -63,7 +63,7 @@ static const char *missing_in_list(const cli_list *items) {
     int rc = cli_attn_list_parse("--attn-prefill", items, &list, NULL);
     for (int i = 0; !rc && !missing && i < list.n; i++)
         if (list.specs[i].method != &sl_method_auto && !sl_attn_prefills_on_gpu(&list.specs[i]))
-            missing = list.specs[i].method->name;
+            missing = sl_attn_has(&list.specs[i], "repair") ? "--repair" : list.specs[i].method->name;
     cli_attn_list_free(&list);
     return missing;
 }

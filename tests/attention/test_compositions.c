@@ -310,7 +310,11 @@ static void specifications(void) {
         spec = parse(both[i]);
         if (!sl_attn_on_gpu(&spec)) FAIL("%s: a GPU does not offer it", both[i]);
     }
+    spec = parse("sample");
+    CHECK_INT(sl_attn_prefills_on_gpu(&spec), 1);
 #endif
+    spec = parse("sample:repair=0.5");
+    CHECK_INT(sl_attn_prefills_on_gpu(&spec), 0);
     static const struct {
         const char *text, *part;
         int code;

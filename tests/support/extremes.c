@@ -47,6 +47,7 @@ const extreme_subject extremes[] = {
     {"quest:tokens=64+santa-prop:S=16", 1, 1, 1},
     {"dense-q:bits=4+santa-sys", 1, 1, 1},
     {"streaming:window=100+santa-pps", 1, 1, 0},
+    {"streaming:window=100+santa-prop", 1, 1, 0},
     {"saap:window=100:dense-layers=0+santa-sys", 1, 1, 1}, // every row
     {"random", 0, 0, -1},
 };
