@@ -210,7 +210,8 @@ int sl_cuda_ranks_rows(int n_cols) {
 
 // Queues a wait until all ranks have come this far. The operation of NCCL that follows then waits for a rank only if the rank's
 // process dies or is stopped in between, or its GPU fails. A dead or stopped process is silent, which ends the run
-// (base/ranks.h). A failed GPU is an error of its own rank, which ends the run too.
+// (base/ranks.h). A failed GPU is an error of its own rank, which ends the run too. Nothing ends the run if a GPU hangs,
+// without an error, within the operation itself.
 static void queue_meeting(sl_cuda *c) {
     sl_cuda_rank_sum_launch(&(sl_cuda_rank_sum){.exchange = c->ranks->exchange, .n_cols = 4}, c->stream);
 }
