@@ -150,7 +150,6 @@ __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, con
 
 // Connects the engine, whose device is open, with the ranks of its model. SL_ERR_UNSUPPORTED: what ranks cannot do.
 int sl_engine_join(sl_engine *e, const sl_engine_options *o, sl_error *err);
-void sl_engine_meet(const sl_engine *e); // waits until all ranks of the model call it; returns at once without ranks
 // Rank 0's measured time, for decisions that depend on it. All ranks call it.
 double sl_engine_share_time(const sl_engine *e, double ms);
 // 1: the error of a pass is one that the other ranks of the model may not have had: no memory, or the device. Then the run must
