@@ -93,7 +93,7 @@ struct sl_session {
     uint32_t seed; // the seed of attention's draws
     sl_kv_seq kv;
     int32_t *ids;          // [n_ctx] the tokens of its rows; -1: a random row (sl_session_fill)
-    uint32_t n_cuts;       // how often tokens were taken away; otherwise tokens are only appended
+    uint32_t n_cuts;       // how often tokens were taken away, drafts aside (come_back); otherwise tokens are only appended
     int n_prefilled;       // the first tokens, up to the first that a decode step appended
     int has_logits;        // 0: the session is empty, or was cut at its last token
     uint32_t n_logits;     // grows when it gets logits
