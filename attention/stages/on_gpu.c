@@ -29,7 +29,8 @@ int sl_attn_on_byte_rows(const sl_attn_spec *spec) {
 
 int sl_attn_prefills_on_gpu(const sl_attn_spec *spec) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
-    return ops && (ops->prefill || ops->mask);
+    int repairs = sl_attn_has(spec, "repair") && sl_attn_get(spec, "repair") > 0; // of sample
+    return ops && !repairs && (ops->prefill || ops->mask);
 }
 
 #else // a build without CUDA has no kernels
