@@ -87,18 +87,15 @@ static void more_ranks(void) {
     const char *model = wide("LlamaForCausalLM", "llama", 1024);
     CHECK_SIZES(4, DECODE, "-m", model, "--load-format", "dummy", "--attn", "dense", "-b", "20");
     CHECK_SIZES(8, DECODE, "-m", model, "--load-format", "dummy", "--attn", "santa-prop:S=16");
-    CHECK_SIZES(4, DECODE, "-m", model, "--load-format", "dummy", "--attn", "santa-is:S=8");
 }
 
 static void formats(void) {
     static const char *const weights[] = {"int4", "int8", "fp8"};
     static const char *const attns[] = {"dense", "santa-prop:S=16", "santa-is:S=16"};
     const char *model = wide("LlamaForCausalLM", "llama", 1024);
-    for (int i = 0; i < 3; i++) {
-        CHECK_SIZES(2, DECODE, "-m", tiny(), "--weights", weights[i], "--attn", attns[i]);
+    for (int i = 0; i < 3; i++)
         CHECK_SIZES(4, DECODE, "-m", model, "--load-format", "dummy", "--weights", weights[i], "--attn", attns[i], "-b", "3");
-    }
-    CHECK_SIZES(2, DECODE, "-m", tiny(), "--kv-cache-dtype", "fp8");
+    CHECK_SIZES(2, DECODE, "-m", tiny(), "--weights", "int4", "--kv-cache-dtype", "fp8");
 }
 
 static void biases(void) {

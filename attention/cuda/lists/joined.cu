@@ -210,9 +210,10 @@ __global__ void __launch_bounds__(SET_THREADS, SETS_PER_SM) store_set_kernel(con
 
 // out = sum_m v_(row m) / S over rows drawn from the stored masses; santa-flash: as in santa.cu.
 //
-// Grid: up to PER_SM thread blocks for each multiprocessor, which take parts of query heads in turn. `done` is already
-// complete, so no drawer waits. Bytes: the block masses of all rows and the row masses of drawn blocks, from the L2 cache, and
-// the drawn rows of V. Order of reduction: as in santa.cu.
+// Grid: up to PER_SM thread blocks for each multiprocessor, which take parts of query heads in turn. `done` is complete, so
+// no drawer waits.
+// Bytes: the block masses of all rows and the row masses of drawn blocks, from the L2 cache, and the drawn rows of V.
+// Order of reduction: as in santa.cu.
 template <int DIM, int PER_SM>
 __global__ void __launch_bounds__(DRAW_THREADS, PER_SM) draw_set_kernel(const draw_set_params p) {
     __shared__ __align__(16) draw_space space;

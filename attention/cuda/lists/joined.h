@@ -1,5 +1,5 @@
-// attention/cuda/lists/joined.h - the kernels of `first+value` where the first method takes a set of rows: topk, topp,
-// streaming or quest. The functions of the first method's table call these for a specification with a second method.
+// attention/cuda/lists/joined.h - the kernels of `first+value` with topk, topp, streaming, quest or dense-q as the first
+// method. The functions of the first method's table call these for a specification with a second method.
 #ifndef SLEIGH_JOINED_H
 #define SLEIGH_JOINED_H
 
