@@ -6,7 +6,7 @@
 int sl_attn_on_gpu(const sl_attn_spec *spec) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     if (!ops || !ops->decode || (ops->supports && ops->supports(spec, NULL)) || sl_budget_is_by_variance(spec) ||
-        sl_tile_of(spec) != SL_TILE)
+        sl_tile_of(spec) != SL_TILE || sl_adds_values(spec))
         return 0;
     if (!spec->plus) return 1;
     // joined.cu and bernoulli.cu have the samplers of the SANTA family after every first method but saap and saap-kmeans.
