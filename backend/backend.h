@@ -148,7 +148,7 @@ struct sl_backend {
     void (*store_rows)(const sl_backend *be, const bf16 *rows, sl_format format, int head_dim, int n_rows, void *blocks);
     // Copies n weights of equal n_cols into one block of the backend's memory, without gaps, and sets their data and scale
     // pointers. The format of their numbers there is the backend's. Weights without data (a dummy model) get random numbers.
-    // cut: what the weights are of those of all ranks (models/cut.h). With SL_CUT_COLS there is one weight.
+    // cut: which part of the whole weights this rank has (models/cut.h). With SL_CUT_COLS there is one weight.
     // NULL: operations read weights where the loader put them
     int (*place)(const sl_backend *be, sl_weight *const *weights, int n, sl_cut cut, sl_error *err);
     // That place allocates; NULL: no place

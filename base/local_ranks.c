@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REAP_MS = 2000 }; // for a process whose connection is closed: a GPU takes a while to end
+enum { REAP_MS = 2000 }; // for all processes whose connections are closed: a GPU takes a while to end
 
 typedef struct request {
     int fd, is_send;
@@ -70,13 +70,15 @@ static int irecv(void *data, int n, void *type, int from, int tag, void *comm, v
     return begin(comm, from, 0, data, n, out);
 }
 
-// An error, or the end of the other process, is an error of the connection.
+// An error, or the end of the other process, is an error of the connection. If the other process has left packets unread, the
+// system reports this once (ECONNRESET), before the packets that the other process has sent.
 static int test(void **out, int *is_done, void *status) {
     (void)status;
     const request *r = *out;
     ssize_t n = r->is_send ? send(r->fd, r->data, r->n, MSG_DONTWAIT | MSG_NOSIGNAL) : recv(r->fd, r->data, r->n, MSG_DONTWAIT);
     *is_done = n > 0;
-    return n > 0 ? 0 : !(n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
+    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))) return 0;
+    return r->is_send || n == 0 || errno != ECONNRESET;
 }
 
 static int finalize(void) {
@@ -85,26 +87,23 @@ static int finalize(void) {
 
 // ---- the ends of processes ----
 
-// Waits for the end of a rank's process. Without this call, it would be a zombie until the first rank ends. Returns 0 if it has
-// not ended within REAP_MS, or if this is not the first rank.
+// Reaps a rank's process. Without this call, it would be a zombie until the first rank ends. Returns 0 if the process has not
+// ended, or if this is not the first rank.
 static int reap(local_ranks *l, int rank, int *status) {
-    pid_t done = 0;
-    for (double until = sl_now_ms() + REAP_MS; l->processes[rank] && done == 0 && sl_now_ms() < until;) {
-        done = waitpid(l->processes[rank], status, WNOHANG);
-        if (done == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    }
+    pid_t done = l->processes[rank] ? waitpid(l->processes[rank], status, WNOHANG) : 0;
     if (done) l->processes[rank] = 0;
     return done > 0;
 }
 
-static void describe_end(void *comm, int rank, char *text, size_t size) {
-    int status;
-    if (!reap(comm, rank, &status))
+static int describe_end(void *comm, int rank, char *text, size_t size) {
+    int status, is_known = reap(comm, rank, &status);
+    if (!is_known)
         snprintf(text, size, "has closed its connection");
     else if (WIFSIGNALED(status))
         snprintf(text, size, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
     else
         snprintf(text, size, "has ended with exit code %d", WEXITSTATUS(status));
+    return is_known;
 }
 
 // ---- start ----
@@ -180,10 +179,14 @@ int sl_local_ranks_start(int n, sl_mpi *out, sl_error *err) {
 
 void sl_local_ranks_end(sl_mpi *mpi) {
     local_ranks *l = mpi->world;
-    int status;
+    int status, left = 1;
     for (int peer = 0; peer < l->n; peer++)
         if (peer != l->rank) close(l->requests[2 * peer].fd);
-    for (int peer = 0; peer < l->n; peer++) reap(l, peer, &status);
+    for (double until = sl_now_ms() + REAP_MS; left && sl_now_ms() < until;) {
+        left = 0;
+        for (int peer = 0; peer < l->n; peer++) reap(l, peer, &status), left |= l->processes[peer] != 0;
+        if (left) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
     free(l->requests), free(l->processes), free(l);
     *mpi = (sl_mpi){0};
 }

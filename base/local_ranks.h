@@ -11,7 +11,7 @@
 int sl_local_ranks_start(int n, sl_mpi *out, sl_error *err);
 
 // Closes this rank's sockets, and frees what sl_local_ranks_start made. No thread uses the functions any more. The first rank
-// waits up to 2 s for the end of each other process, which frees its GPU.
+// waits up to 2 s in all for the ends of the other processes, which free their GPUs.
 void sl_local_ranks_end(sl_mpi *mpi);
 
 #endif

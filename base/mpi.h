@@ -22,8 +22,9 @@ typedef struct sl_mpi {
     int (*irecv)(void *data, int n, void *type, int from, int tag, void *comm, void **request);
     int (*test)(void **request, int *is_done, void *status);
     int (*finalize)(void);
-    // Not of MPI: how the process of a rank has ended that cannot be reached, for "rank 1 of 2 ...". NULL: not known
-    void (*describe_end)(void *comm, int rank, char *text, size_t size);
+    // Not a function of MPI; NULL with MPI. Writes how the process of a rank has ended ("was killed by signal 9"), as the end
+    // of a sentence about this rank. Returns 0 if this is not known, or not yet; the text is then about the connection.
+    int (*describe_end)(void *comm, int rank, char *text, size_t size);
 } sl_mpi;
 
 // SL_ERR_UNSUPPORTED: the library is missing, or lacks a symbol.

@@ -131,13 +131,13 @@ static message *pop(queue *q) {
 
 static void report(sl_ranks *r, int code, const char *text);
 
-// Notes that a rank cannot be reached. check_silence ends the run soon, but not at once: if the other rank has ended the run,
-// the launcher, or the first rank, ends this one. The first of local ranks ends it at once: it has read all that the other rank
-// sent before its end.
+// Notes that nothing can be sent to a rank any more. Receiving goes on, because the other rank may have sent FAILED or END
+// before its own end. check_silence ends the run soon, but not at once: if the other rank has ended the run, the launcher, or
+// the first rank, ends this one. The first of local ranks ends the run in its next turn, which receives first.
 static void lose(const sl_ranks *r, peer *p) {
     int is_first = r->is_local && r->rank == 0;
     double soon = sl_now_ms() - SL_RANKS_SILENCE_MS + (is_first ? 0 : GRACE_MS);
-    p->is_receiving = p->is_sending = 0;
+    p->is_sending = 0;
     p->is_lost = 1;
     if (p->heard > soon) p->heard = soon;
 }
@@ -145,7 +145,9 @@ static void lose(const sl_ranks *r, peer *p) {
 static void post(sl_ranks *r, int rank) {
     peer *p = &r->peers[rank];
     p->is_receiving = 1;
-    if (r->mpi.irecv(&p->from, (int)sizeof p->from, r->mpi.byte, rank, 0, r->mpi.world, &p->receiving)) lose(r, p);
+    if (!r->mpi.irecv(&p->from, (int)sizeof p->from, r->mpi.byte, rank, 0, r->mpi.world, &p->receiving)) return;
+    p->is_receiving = 0;
+    lose(r, p);
 }
 
 static void take(sl_ranks *r, int rank) {
@@ -177,9 +179,13 @@ static int receive_packets(sl_ranks *r, int rank) {
     peer *p = &r->peers[rank];
     int moved = 0, is_done = 0;
     while (p->is_receiving) {
-        if (r->mpi.test(&p->receiving, &is_done, NULL)) return lose(r, p), moved;
+        if (r->mpi.test(&p->receiving, &is_done, NULL)) {
+            p->is_receiving = 0;
+            return lose(r, p), moved;
+        }
         if (!is_done) break;
-        moved = 1, p->is_receiving = 0, p->heard = sl_now_ms();
+        moved = 1, p->is_receiving = 0;
+        if (!p->is_lost) p->heard = sl_now_ms();
         take(r, rank);
         if (!p->has_left) post(r, rank);
     }
@@ -248,14 +254,15 @@ static void report(sl_ranks *r, int code, const char *text) {
 // Ends the run if a rank is silent. The lowest rank that lives reports it; the others wait for its END.
 static void check_silence(sl_ranks *r, double now) {
     char text[SL_RANKS_NAME + 160], how[100];
-    int lost = 0, lowest = 0;
+    int lost = 0, lowest = 0, is_early;
     while (lost < r->n && (lost == r->rank || r->peers[lost].has_left || now - r->peers[lost].heard <= SL_RANKS_SILENCE_MS))
         lost++;
     if (lost == r->n) return;
     while (lowest < r->rank && now - r->peers[lowest].heard > SL_RANKS_SILENCE_MS) lowest++;
-    if (lowest < r->rank && now - r->peers[lost].heard < SL_RANKS_SILENCE_MS + GRACE_MS) return;
+    is_early = now - r->peers[lost].heard < SL_RANKS_SILENCE_MS + GRACE_MS;
+    if (lowest < r->rank && is_early) return;
     if (r->mpi.describe_end && r->peers[lost].is_lost) {
-        r->mpi.describe_end(r->mpi.world, lost, how, sizeof how);
+        if (!r->mpi.describe_end(r->mpi.world, lost, how, sizeof how) && is_early) return; // the process has not ended yet
         snprintf(text, sizeof text, "%s %s before the end of the run", sl_ranks_name(r, lost), how);
     } else
         snprintf(text, sizeof text, "%s has given no sign of life for %d s: it was killed or stopped, or cannot be reached",
@@ -263,8 +270,9 @@ static void check_silence(sl_ranks *r, double now) {
     report(r, 1, text);
 }
 
-// now: the begin of the turn. The process may have been stopped since.
-static void watch(sl_ranks *r, double now) {
+// Ends the run if another rank is silent, or this one has failed. now: the begin of the turn. The process may have been stopped
+// since.
+static void check_run(sl_ranks *r, double now) {
     check_silence(r, now);
     if (!r->failure) return;
     if (!r->fails_at) { // rank 0 speaks for all, so that only one rank prints
@@ -305,8 +313,11 @@ static void turn(sl_ranks *r) {
         for (int i = 0; i < r->n; i++) r->peers[i].heard = now;
     r->turned = now;
     for (int i = 0; i < r->n; i++)
-        if (i != r->rank) moved |= receive_packets(r, i) | send_packets(r, i);
-    watch(r, now);
+        if (i != r->rank) {
+            moved |= receive_packets(r, i);
+            moved |= send_packets(r, i);
+        }
+    check_run(r, now);
     if (moved) {
         pthread_cond_broadcast(&r->news);
         pthread_mutex_unlock(&r->lock); // for the calls that wait

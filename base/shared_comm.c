@@ -48,6 +48,8 @@ static void sleep_at(shared *m, uint32_t turn) {
     atomic_fetch_sub(&m->n_asleep, 1);
 }
 
+// The wait has no limit: the ranks of a server wait here for a request. When a rank dies or is stopped, base/ranks.h ends the
+// run.
 static void barrier(sl_comm *comm) {
     shared *m = ((shared_comm *)comm)->memory;
     uint32_t turn = atomic_load(&m->turn);

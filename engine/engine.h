@@ -78,6 +78,8 @@ int sl_session_load_chat(sl_engine *engine, const char *path, sl_session **out, 
 // more drafts than n_draft. SL_ERR_UNSUPPORTED: a method keeps a state from step to step. Errors of sl_attn_parse.
 int sl_engine_check_draft(const sl_engine *engine, const char *draft, const sl_attn_plan *attn, sl_error *err);
 int sl_engine_n_draft(const sl_engine *engine);
+// Waits until all ranks that share the model have called it. Without ranks it returns at once.
+void sl_engine_meet(const sl_engine *engine);
 // 1: generations with this method can have drafts on a CPU, but not on a GPU, where the method keeps a state from step to step.
 int sl_draft_needs_cpu(const sl_attn_spec *spec);
 const sl_kv_layout *sl_engine_kv_layout(const sl_engine *engine); // where K and V lie

@@ -93,7 +93,7 @@ struct sl_session {
     uint32_t seed; // the seed of attention's draws
     sl_kv_seq kv;
     int32_t *ids;          // [n_ctx] the tokens of its rows; -1: a random row (sl_session_fill)
-    uint32_t n_cuts;       // how often tokens were taken away; otherwise tokens are only appended
+    uint32_t n_cuts;       // how often tokens were taken away, drafts aside (come_back); otherwise tokens are only appended
     int n_prefilled;       // the first tokens, up to the first that a decode step appended
     int has_logits;        // 0: the session is empty, or was cut at its last token
     uint32_t n_logits;     // grows when it gets logits
@@ -150,7 +150,6 @@ __attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, con
 
 // Connects the engine, whose device is open, with the ranks of its model. SL_ERR_UNSUPPORTED: what ranks cannot do.
 int sl_engine_join(sl_engine *e, const sl_engine_options *o, sl_error *err);
-void sl_engine_meet(const sl_engine *e); // waits until all ranks of the model call it; returns at once without ranks
 // Rank 0's measured time, for decisions that depend on it. All ranks call it.
 double sl_engine_share_time(const sl_engine *e, double ms);
 // 1: the error of a pass is one that the other ranks of the model may not have had: no memory, or the device. Then the run must

@@ -81,6 +81,9 @@ typedef struct sl_attn_kernels {
                            float *o);
     // out[d] = sum_i coef[i] * v[i][d] in index order; v[i]: a row of head_dim numbers.
     void (*gather)(sl_format format, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out);
+    // The same with whole numbers count[i], by additions alone: v[i] is added count[i] times. No multiplication, except by the
+    // scales of rows of bytes.
+    void (*gather_adds)(sl_format format, const sl_kv_row *v, const int32_t *count, int n, int head_dim, float *out);
 
     // ---- prefill: fp32 tiles ----
     void (*widen)(sl_kv_run src, int n_rows, int head_dim, float *dst);            // dst: [n_rows][head_dim]

@@ -592,28 +592,41 @@ static void online_softmax(const float *s, int stride, int group, sl_kv_run v, i
 #undef CALL
 }
 
-// out[d .. d + n_vec * VW) = sum_i coef[i] v[i][d..], the rows in order.
-SIMD_INLINE
-    void gather_tile(sl_format f, const sl_kv_row *v, const float *coef, int n, int head_dim, int d, int n_vec, float *out) {
+// out[d .. d + n_vec * VW) = sum_i coef[i] v[i][d..], the rows in order. coef NULL: v[i] is added count[i] times.
+SIMD_INLINE void gather_tile(sl_format f, const sl_kv_row *v, const float *coef, const int32_t *count, int n, int head_dim,
+                             int d, int n_vec, float *out) {
     enum { AHEAD = 8 }; // rows to prefetch: drawn rows lie far apart
     vf acc[4];
     for (int c = 0; c < n_vec; c++) acc[c] = v_set(0);
     for (int i = 0; i < n; i++) {
         float factor = factor_of(f, v[i].scale);
         if (d == 0 && i + AHEAD < n) prefetch_row(v[i + AHEAD].data, f, head_dim);
-        for (int c = 0; c < n_vec; c++) acc[c] = v_fma(v_set(coef[i]), load_row(v[i].data, f, d + c * VW, factor), acc[c]);
+        vf x[4];
+        for (int c = 0; c < n_vec; c++) x[c] = load_row(v[i].data, f, d + c * VW, factor);
+        if (coef)
+            for (int c = 0; c < n_vec; c++) acc[c] = v_fma(v_set(coef[i]), x[c], acc[c]);
+        else
+            for (int k = 0; k < count[i]; k++)
+                for (int c = 0; c < n_vec; c++) acc[c] += x[c];
     }
     for (int c = 0; c < n_vec; c++) v_store(out + d + c * VW, acc[c]);
 }
 
-SIMD_INLINE void gather_format(sl_format f, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out) {
+SIMD_INLINE void gather_format(sl_format f, const sl_kv_row *v, const float *coef, const int32_t *count, int n, int head_dim,
+                               float *out) {
     int d = 0;
-    for (; d + 4 * VW <= head_dim; d += 4 * VW) gather_tile(f, v, coef, n, head_dim, d, 4, out);
-    for (; d < head_dim; d += VW) gather_tile(f, v, coef, n, head_dim, d, 1, out);
+    for (; d + 4 * VW <= head_dim; d += 4 * VW) gather_tile(f, v, coef, count, n, head_dim, d, 4, out);
+    for (; d < head_dim; d += VW) gather_tile(f, v, coef, count, n, head_dim, d, 1, out);
 }
 
 static void gather(sl_format format, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out){
-#define CALL(f) gather_format(f, v, coef, n, head_dim, out)
+#define CALL(f) gather_format(f, v, coef, NULL, n, head_dim, out)
+    BY_FORMAT(format, CALL)
+#undef CALL
+}
+
+static void gather_adds(sl_format format, const sl_kv_row *v, const int32_t *count, int n, int head_dim, float *out){
+#define CALL(f) gather_format(f, v, NULL, count, n, head_dim, out)
     BY_FORMAT(format, CALL)
 #undef CALL
 }
@@ -699,6 +712,7 @@ const sl_attn_kernels PASTE(sl_attn_kernels_, SL_ISA) = {
     .at_least = at_least,
     .online_softmax = online_softmax,
     .gather = gather,
+    .gather_adds = gather_adds,
     .widen = widen,
     .widen_transposed = widen_transposed,
     .gemm = gemm,

@@ -30,6 +30,10 @@ void sl_refine(sl_head *x) {
     g->kernels->score_rows(x->q, g->kv->formats.k, x->rows, x->draws.n, g->head_dim, g->scale, x->score);
 }
 
+int sl_adds_values(const sl_attn_spec *spec) {
+    return sl_attn_has(spec, "value") && sl_attn_chooses(spec, "value", "adds");
+}
+
 void sl_combine(sl_head *x, sl_normaliser normaliser, int refined) {
     const sl_draws *d = &x->draws;
     double sum = 0, squares = 0;
@@ -46,7 +50,12 @@ void sl_combine(sl_head *x, sl_normaliser normaliser, int refined) {
     x->log2_total = log2(sum) + top;
     x->report->ess = squares > 0 ? (float)(sum * sum / squares) : 0;
     point_at(x, sl_v_page);
-    x->group->kernels->gather(x->group->kv->formats.v, x->rows, x->coef, d->n, x->group->head_dim, x->out);
+    const sl_group *g = x->group;
+    if (sl_adds_values(g->args->spec)) { // the coefficients are c_j / S
+        g->kernels->gather_adds(g->kv->formats.v, x->rows, d->count, d->n, g->head_dim, x->out);
+        g->kernels->scale_row(x->out, g->head_dim, d->n_draws ? 1.0f / (float)d->n_draws : 0);
+    } else
+        g->kernels->gather(g->kv->formats.v, x->rows, x->coef, d->n, g->head_dim, x->out);
 }
 
 void sl_reports_state_zero(const sl_attn_geom *g, const float *out, sl_attn_report *reports) {

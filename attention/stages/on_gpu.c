@@ -6,7 +6,7 @@
 int sl_attn_on_gpu(const sl_attn_spec *spec) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     if (!ops || !ops->decode || (ops->supports && ops->supports(spec, NULL)) || sl_budget_is_by_variance(spec) ||
-        sl_tile_of(spec) != SL_TILE)
+        sl_tile_of(spec) != SL_TILE || sl_adds_values(spec))
         return 0;
     if (!spec->plus) return 1;
     // joined.cu and bernoulli.cu have the samplers of the SANTA family after every first method but saap and saap-kmeans.
@@ -29,8 +29,8 @@ int sl_attn_on_byte_rows(const sl_attn_spec *spec) {
 
 int sl_attn_prefills_on_gpu(const sl_attn_spec *spec) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
-    if (sl_attn_has(spec, "repair") && sl_attn_get(spec, "repair") > 0) return 0; // only the CPU checks and repairs chunks
-    return ops && (ops->prefill || ops->mask);
+    int repairs = sl_attn_has(spec, "repair") && sl_attn_get(spec, "repair") > 0; // of sample
+    return ops && !repairs && (ops->prefill || ops->mask);
 }
 
 #else // a build without CUDA has no kernels

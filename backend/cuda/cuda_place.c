@@ -130,10 +130,12 @@ static int ranks_of(const sl_cuda *c, sl_cut cut) { // that have the columns
 }
 
 // Makes a dummy weight with the same numbers as on the CPU (backend/dummy_weights.h). The numbers of a part are those of its
-// place in the whole weight.
+// place in the whole weight. sl_cuda_dummy_fill takes rows of a multiple of 8 numbers: the backend's `prepare` refuses a model
+// with others before its weights are placed.
 static int make_dummy(sl_cuda *c, bf16 *to, const sl_weight *w, sl_cut cut, sl_error *err) {
     if (w->n_rows > 1) {
         const bf16 *quantiles;
+        SL_CHECK(cut == SL_CUT_NOT || c->ranks);
         size_t own = w->n_cols, cols = own * ranks_of(c, cut), rank = cut == SL_CUT_NOT ? 0 : c->ranks->exchange.rank;
         int rc = dummy_quantiles(c, sl_dummy_deviation(w->name, (int)cols), &quantiles, err);
         if (!rc)

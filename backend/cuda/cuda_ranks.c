@@ -135,6 +135,23 @@ static void *watch(void *ctx) {
     return NULL;
 }
 
+// Starts NCCL, and the thread that ends the run when a meeting fails.
+static int start_nccl(sl_cuda *c, const sl_cuda_links *links, const char *id, sl_error *err) {
+    int rc = open_nccl(c->ranks, links, id, err);
+    if (rc) return rc;
+    rc = pthread_create(&c->ranks->watch, NULL, watch, c);
+    if (rc) return sl_fail(err, SL_ERR_MEMORY, "a thread beside NCCL: %s", strerror(rc));
+    c->ranks->is_watched = 1;
+    return 0;
+}
+
+static void stop_nccl(sl_cuda_ranks *r) {
+    atomic_store(&r->is_closing, 1);
+    if (r->is_watched) pthread_join(r->watch, NULL);
+    sl_nccl_close(r->nccl);
+    r->is_watched = 0, r->nccl = NULL;
+}
+
 int sl_cuda_use_comm(const sl_backend *be, sl_comm *comm, sl_cuda_links *out, sl_error *err) {
     sl_cuda *c = sl_cuda_of(be);
     sl_cuda_ranks *r = calloc(1, sizeof *r);
@@ -162,24 +179,18 @@ int sl_cuda_use_comm(const sl_backend *be, sl_comm *comm, sl_cuda_links *out, sl
     rc = agree(comm, rc, err);
     if (rc) return rc;
     if (!out->has_nccl) return 0;
-    rc = agree(comm, open_nccl(r, out, second[0].id, &out->why_not), &out->why_not);
+    rc = agree(comm, start_nccl(c, out, second[0].id, &out->why_not), &out->why_not);
     if (rc && out->has_peers) { // the ranks can do without it
-        sl_nccl_close(r->nccl);
-        r->nccl = NULL, out->has_nccl = 0;
+        stop_nccl(r);
+        out->has_nccl = 0;
         return 0;
     }
-    if (rc) return sl_fail(err, SL_ERR_DEVICE, "{tensor_parallel} %d: %.900s", comm->n, out->why_not.message);
-    if (pthread_create(&r->watch, NULL, watch, c))
-        return sl_fail(err, SL_ERR_MEMORY, "{tensor_parallel} %d: out of memory", comm->n);
-    r->is_watched = 1;
-    return 0;
+    return rc ? sl_fail(err, SL_ERR_DEVICE, "{tensor_parallel} %d: %.900s", comm->n, out->why_not.message) : 0;
 }
 
 void sl_cuda_ranks_free(sl_cuda *c) {
     if (!c->ranks) return;
-    atomic_store(&c->ranks->is_closing, 1);
-    if (c->ranks->is_watched) pthread_join(c->ranks->watch, NULL);
-    sl_nccl_close(c->ranks->nccl);
+    stop_nccl(c->ranks);
     cudaFree(c->ranks->gathered);
     if (c->ranks->board) cudaHostUnregister(c->ranks->board);
     cudaFree(c->ranks->exchange.state); // not `memory`: a rank does not know when the others last read it
@@ -197,8 +208,11 @@ int sl_cuda_ranks_rows(int n_cols) {
     return SL_EXCHANGE_SLOT / (int)sizeof(float) / n_cols;
 }
 
-// Queues a wait until all ranks have come this far. The operation of NCCL that follows then waits for none of them.
-static void meet(sl_cuda *c) {
+// Queues a wait until all ranks have come this far. The operation of NCCL that follows then waits for a rank only if the rank's
+// process dies or is stopped in between, or its GPU fails. A dead or stopped process is silent, which ends the run
+// (base/ranks.h). A failed GPU is an error of its own rank, which ends the run too. Nothing ends the run if a GPU hangs,
+// without an error, within the operation itself.
+static void queue_meeting(sl_cuda *c) {
     sl_cuda_rank_sum_launch(&(sl_cuda_rank_sum){.exchange = c->ranks->exchange, .n_cols = 4}, c->stream);
 }
 
@@ -208,7 +222,7 @@ static sl_exchange next_exchange(sl_cuda *c, size_t n) {
     sl_exchange e = r->exchange;
     if (r->gathered) {
         sl_error err;
-        meet(c);
+        queue_meeting(c);
         if (sl_nccl_all_gather(r->nccl, sl_cuda_ranks_slot(c), n, r->gathered, c->stream, &err) && !c->first_error.code)
             c->first_error = err;
         e.has_all = 1;
@@ -236,7 +250,7 @@ void sl_cuda_ranks_add_prefill(sl_cuda *c, int n_rows, int n_cols, float *x, int
     if (!r->nccl || n * sizeof(float) <= MOST_ONE_SHOT) {
         a.exchange = next_exchange(c, n);
     } else {
-        meet(c);
+        queue_meeting(c);
         if (sl_nccl_all_reduce(r->nccl, sl_cuda_ranks_slot(c), n, c->stream, &err) && !c->first_error.code)
             c->first_error = err;
         a.exchange = (sl_exchange){.n = 1, .has_all = 1, .parts = {sl_cuda_ranks_slot(c)}};

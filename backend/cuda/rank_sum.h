@@ -1,7 +1,8 @@
 // backend/cuda/rank_sum.h - what ranks that share a model exchange through the memory of their GPUs (peer memory): sums,
 // logits.
 //
-// Ranks whose memory cannot be mapped get the parts by NCCL, and no rank waits in a kernel (has_all).
+// Ranks whose memory cannot be mapped meet in an exchange without data, whose flags are in memory of the host. NCCL then brings
+// the parts, and the kernel that adds them waits for no rank (has_all).
 //
 // Each rank has an exchange memory, which the other ranks map: two slots for data, and flags. The ranks call the same exchanges
 // in the same order. In exchange k, a rank has its part in its slot, tells the other ranks so, waits until they have told the
@@ -24,7 +25,10 @@ extern "C" {
 #endif
 
 enum {
-    SL_EXCHANGE_BLOCKS = 128,     // most thread blocks of an exchange: those of four ranks fit on one GPU at a time
+    // Most thread blocks of an exchange. Ranks that are streams of one process (the tests) wait for each other on one GPU, so
+    // it must hold the blocks of all ranks at a time. A multiprocessor holds at least 8 (rank_sum.cu): those of 8 ranks fit on
+    // 128 multiprocessors (H100 and H200 have 132), and those of 4 ranks on 64. Ranks that are processes take turns.
+    SL_EXCHANGE_BLOCKS = 128,
     SL_EXCHANGE_SLOT = 8 << 20,   // bytes of a slot
     SL_EXCHANGE_LIMIT_MS = 10000, // of a wait for another rank
 };

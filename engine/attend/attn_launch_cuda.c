@@ -27,6 +27,10 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "{tile} %d: not offered on a GPU (%s, {attn} %s); use {tile} %d, or {device} cpu", sl_tile_of(spec),
                        where, spec->method->name, SL_TILE);
+    if (sl_adds_values(spec))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "{value} adds: not offered on a GPU (%s, {attn} %s); use {value} counts, or {device} cpu", where,
+                       spec->method->name);
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     if (ops && ops->supports && ops->supports(spec, err)) return SL_ERR_UNSUPPORTED;
     if (!sl_attn_on_gpu(spec))

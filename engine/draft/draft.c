@@ -16,10 +16,12 @@
 enum {
     N_CLASSES = 5, // of n-grams, by the length of the common end
     N_SOURCES = N_CLASSES + SL_DRAFT_METHODS,
-    REST = 48,            // passes without a draft until a source is tried again; twice as many after a try without a gain
-    MOST_REST = 4 * REST, // at most so many. A try costs about one pass, so the tries of a long answer take less than 1%
-    SETTLED = 512, // after so many passes of a generation, and so many milliseconds of passes, the first draft of a method,
-                   // with the page extras that it needs, costs little
+    PAUSE = 48,             // passes without a draft until a source is tried again; twice as many after a try without a gain
+    MOST_PAUSE = 4 * PAUSE, // at most so many. A try costs about one pass, so the tries of a long answer take less than 1%
+    // The first draft of a method, with the page extras that it needs, costs little beside so many passes of a generation that
+    // took so many milliseconds.
+    SETTLED_PASSES = 512,
+    SETTLED_MS = 512,
 };
 
 // The acceptance of one source: of the drafts that were compared, the share that was accepted. Older drafts count less.
@@ -43,9 +45,9 @@ struct sl_drafter {
     float *logits;                      // [n_vocab] of the session while `self` decodes
     acceptance acceptance[N_SOURCES];
     sl_draft_counts counts;
-    uint32_t checked; // number of the session's plan that was checked last
-    int is_exact;     // 1: its methods keep no state from step to step
-    int n_idle, rest; // passes since the last draft; so many until the next try
+    uint32_t checked;  // number of the session's plan that was checked last
+    int is_exact;      // 1: its methods keep no state from step to step
+    int n_idle, pause; // passes since the last draft; so many until the next try
     // ---- the pass that runs ----
     int source; // of the drafts
     int next;   // ngram: the place that is copied
@@ -118,6 +120,13 @@ static void set_counts_aside(sl_engine *e, sl_attn_stats *saved, int back) {
     *(back ? &e->stats : saved) = *(back ? saved : &e->stats);
 }
 
+// What goes wrong in drafts and their warm-up, a lack of memory or logits that are not finite, only ends them: a generation
+// needs neither. The caller gets a cancellation, and with ranks an error that this rank alone may have, such as a lack of
+// memory: the ranks would differ from then on.
+static int error_of_drafts(const sl_engine *e, int rc) {
+    return rc == SL_ERR_CANCELLED || sl_engine_is_own_error(e, rc) ? rc : 0;
+}
+
 // ---- warm-up ----
 
 // A pass of n_rows rows over sessions of one token, which have one token again after it.
@@ -151,13 +160,13 @@ int sl_drafts_warm_up(sl_engine *e, sl_plan *own, sl_error *err) {
     enum { MOST = 64 };
     int each = 1 + e->n_draft, n_free = e->device.pool.n_free, needed = (MOST + each - 1) / each, rc = 0, n = 0;
     sl_plan *plan = own ? own : e->plans.of_engine;
-    if (!e->device.backend->run_step || plan->draft_rows || each < 2 || e->n_ctx < 1 + each) return 0;
+    if (!e->device.backend->run_step || each < 2 || e->n_ctx < 1 + each) return 0;
     if (sl_draft_check_state(e, &plan->methods, NULL)) return 0; // no drafts with this plan
     int n_sessions = plan == e->plans.of_engine ? e->n_sequences : 1;
     if (n_sessions > needed) n_sessions = needed;
     if (n_sessions > n_free) n_sessions = n_free; // a page for each
-    if (n_sessions < 1) return 0;
     int most = n_sessions * each < MOST ? n_sessions * each : MOST;
+    if (most <= plan->draft_rows) return 0; // also without a free page
     sl_session *sessions[n_sessions];
     sl_attn_stats saved;
     if ((rc = sl_engine_claim(e, err))) return rc;
@@ -172,7 +181,8 @@ int sl_drafts_warm_up(sl_engine *e, sl_plan *own, sl_error *err) {
     e->plans.draws_always = 0;
     if (!rc && plan->n_splits) rc = warm_passes(sessions, most, 0, err);
     sl_draft_costs_age(&e->draft_costs); // passes over longer sessions take longer
-    if (!rc) plan->draft_rows = most;
+    rc = error_of_drafts(e, rc);
+    if (!rc) plan->draft_rows = most; // a warm-up that failed is not tried again
     while (n) sl_session_free(sessions[--n]);
     set_counts_aside(e, &saved, 1);
     sl_engine_release(e);
@@ -184,7 +194,7 @@ int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err) {
     int rc = sl_draft_check_state(d->engine, &plan->methods, err);
     if (!rc) rc = sl_drafts_warm_up(d->engine, session->own_plan, err);
     if (rc) return rc;
-    d->counts = (sl_draft_counts){0}, d->n_idle = 0, d->rest = REST;
+    d->counts = (sl_draft_counts){0}, d->n_idle = 0, d->pause = PAUSE;
     d->checked = plan->number, d->is_exact = 1;
     for (int i = 0; i < d->spec.n_methods; i++) {
         sl_session *s = d->methods[i].session;
@@ -234,7 +244,7 @@ static int may_draft(const sl_drafter *d, int i, const sl_draft_job *job, int mo
         is_measured = sl_draft_costs_of_method(&d->engine->draft_costs, d->methods[i].key) > 0;
     if (of_model && job->session->kv.n_tokens + most > of_model->engine->n_ctx) return 0;
     double n_steps = (double)d->counts.n_steps;
-    return is_alone || is_measured || (n_steps >= SETTLED && n_steps * pass_ms >= SETTLED);
+    return is_alone || is_measured || (n_steps >= SETTLED_PASSES && n_steps * pass_ms >= SETTLED_MS);
 }
 
 // A session without a plan of its own follows the engine's, which may have changed.
@@ -252,7 +262,8 @@ static double cost_of(const sl_drafter *d, int i) {
     return ms > 0 ? ms : (fixed + each) / 2;
 }
 
-// The index has the session's text of the last pass, and behind it a token that may not have been appended.
+// The index has the session's text of the last pass, and behind it a token that may not have been appended. Without a cut, the
+// session has only grown since then.
 static void sync_index(sl_drafter *d, const sl_session *s) {
     int is_known = d->index.n && d->n_cuts == s->n_cuts;
     sl_ngram_sync(&d->index, s->ids, s->kv.n_tokens, is_known ? d->index.n - 1 : 0);
@@ -261,7 +272,7 @@ static void sync_index(sl_drafter *d, const sl_session *s) {
 
 // Chooses source and number of a job's drafts. Returns the number. pass_ms: of a pass of one row. *pass: before and after.
 static int choose(sl_drafter *d, const sl_draft_job *job, double each, double pass_ms, prospect *pass) {
-    int most = job->most < d->spec.most ? job->most : d->spec.most, best = 0, number, rest = -1;
+    int most = job->most < d->spec.most ? job->most : d->spec.most, best = 0, number, tried = -1;
     int in_pass = sl_plan_most_rows(job->session) - 1; // besides the first row
     if (most > in_pass) most = in_pass;
     if (most <= 0 || !is_exact(d, job->session)) return 0;
@@ -271,10 +282,12 @@ static int choose(sl_drafter *d, const sl_draft_job *job, double each, double pa
         sl_ngram_push(&d->index, job->ids[0]);
         int length = sl_ngram_find(&d->index, &d->next);
         if (length) {
-            rest = d->source = class_of(length);
+            tried = d->source = class_of(length);
             chosen = best_number(*pass, share(d, d->source), each, d->spec.least, most, &best);
         }
     }
+    int is_found = tried >= 0; // an n-gram
+    int turn = d->spec.n_methods ? (int)(d->counts.n_drafts % (uint64_t)d->spec.n_methods) : 0;
     // A grammar allows the sampler the tokens of the next place only, so a method cannot draft the places behind it.
     for (int i = 0; i < d->spec.n_methods && !sl_sampler_allowed(job->sampler); i++) {
         if (!may_draft(d, i, job, most, pass_ms)) continue;
@@ -282,14 +295,14 @@ static int choose(sl_drafter *d, const sl_draft_job *job, double each, double pa
         prospect with = best_number(*pass, share(d, N_CLASSES + i), cost, d->spec.least, most, &number);
         if (number && (!best || with.tokens * chosen.ms > chosen.tokens * with.ms))
             chosen = with, best = number, d->source = N_CLASSES + i;
-        if (rest < 0) rest = N_CLASSES + (int)(d->counts.n_drafts % (uint64_t)d->spec.n_methods);
+        if (tried < 0 || (!is_found && i == turn)) tried = N_CLASSES + i;
     }
     *pass = chosen;
     if (best) {
-        d->n_idle = 0, d->rest = REST;
-    } else if (rest >= 0 && ++d->n_idle >= d->rest) { // a source that was bad may be good now
-        best = 1, d->source = rest, d->n_idle = 0;
-        d->rest = 2 * d->rest < MOST_REST ? 2 * d->rest : MOST_REST;
+        d->n_idle = 0, d->pause = PAUSE;
+    } else if (tried >= 0 && ++d->n_idle >= d->pause) { // a source that was bad may be good now
+        best = 1, d->source = tried, d->n_idle = 0;
+        d->pause = 2 * d->pause < MOST_PAUSE ? 2 * d->pause : MOST_PAUSE;
     }
     return best;
 }
@@ -341,6 +354,7 @@ static void come_back(detour *t, const sl_draft_job *job) {
     sl_session_use_plan(s, t->plan);
     sl_plan_drop(d->engine, t->plan);
     s->work = t->work;
+    // This is no cut (n_cuts): choose reads the tokens into the index before the drafts and after them, never between.
     sl_kv_truncate(&d->engine->device.pool, &s->kv, t->n_tokens);
     sl_logits_forget_row(s);
     memcpy(s->logits, d->logits, d->engine->model->config.n_vocab * sizeof *d->logits);
@@ -388,12 +402,6 @@ static void add_cost(sl_draft_job *const *mine, int n, double ms) {
         if (mine[j]->n > 1)
             sl_draft_costs_method(&d->engine->draft_costs, d->methods[d->source - N_CLASSES].key, ms / n_drafts);
     }
-}
-
-// What goes wrong in drafts, a lack of memory or logits that are not finite, only ends the drafts: the pass needs neither. The
-// caller gets the other errors.
-static int error_of_drafts(const sl_engine *e, int rc) {
-    return rc == SL_ERR_CANCELLED || sl_engine_is_own_error(e, rc) ? rc : 0;
 }
 
 // wanted: [n] drafts of the jobs. Fills ids of the jobs whose drafts come from a method: of the draft model, or of `self`.

@@ -675,7 +675,7 @@ static void decode(sl_scheduler *s) {
     }
     for (int i = 0; i < n; i++) // before the first call of on_change, which may read the work of other jobs
         if (s->batch[i] && s->batch[i]->wants_work) sl_job_sum_work(s->batch[i]);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && !s->lost.code; i++)
         if (s->batch[i]) end_step(s->batch[i], n_before[i]);
 }
 

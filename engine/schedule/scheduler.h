@@ -135,7 +135,8 @@ sl_scheduler_stats sl_scheduler_stats_of(const sl_scheduler *s);
 // ---- ranks that share a model: each has a scheduler, and they take the same steps if they get the same calls ----
 
 // A hash of what the scheduler has done: the jobs and tokens of all passes, their order, the ends of jobs, and the free pages
-// of now. No step of a scheduler depends on a clock, so ranks have equal traces.
+// of now. Ranks have equal traces: a step depends on no clock, except that rank 0's times choose the drafts of all ranks
+// (sl_engine_share_time).
 uint64_t sl_scheduler_trace(const sl_scheduler *s);
 // An error of a pass that the other ranks may not have had: no memory, or the device. The scheduler has stopped in the middle
 // of a step, and the run must end. code SL_OK: there is none. In one process, such an error ends its job only.

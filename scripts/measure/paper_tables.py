@@ -148,7 +148,9 @@ def report(words):
     out = ["# Tables of the papers on small models",
            head_of_parts(list(parts.values()), "What do the tables of the papers that no other page repeats show on our small models?", answer(parts), "paper_tables.py"),
            f"[papers.md](papers.md) puts these figures beside the papers'. Measured on: {', '.join(devices)}. Answers have 95% intervals; those of differences\n"
-           "are paired, on the same questions. With `--exact-below off` every step chooses rows. Rows are those of V that a query head reads.", notes]
+           "are paired, on the same questions. That of several tasks combines the intervals of the tasks. A task in which no answer differs from\n"
+           "that of dense attention has an interval from the number of its questions alone, so equal answers have the widest interval: it is a bound, and\n"
+           "no spread. With `--exact-below off` every step chooses rows. Rows are those of V that a query head reads.", notes]
     for name, title, of_part in SECTIONS:
         out += [f"## {title}", f"{model_of(parts[name])}.", f"    {parts[name]['command']}", of_part(parts[name])]
     with open(a.output, "w", encoding="utf-8") as f:

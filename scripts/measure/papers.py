@@ -7,9 +7,12 @@ results/papers/papers.json has the papers' numbers and, for each, the place of o
 cell, the command of its section and the model of its page, so a page that is measured again changes this page too. A place whose page,
 section, row or column is not there is an error. The test of the script compares the page with the data.
 
-The data: {"pages": {page: about}, "papers": [{"name", "title", "source", "tables": number, "figures": number, "items": [item]}]}.
+The data: {"pages": {page: about}, "papers": [{"name", "title", "source", "tables": number, "figures": number, "related": [names of
+items], "items": [item]}]}.
   about     {"model": words, "sections": {heading: {"model", "command"}}}: of our figures; "sections" has what differs
-The items of a paper must hold its tables 1 to `tables` and its figures 1 to `figures`. An item: {"item": "Table 1", "what": words, "cases": [[case, the paper's number, place], ...], "why": words}.
+  related   items where ours is another quantity than the paper's, for example a KL in place of a score
+The items of a paper must hold its tables 1 to `tables` and its figures 1 to `figures`. An item: {"item": "Table 1", "what": words,
+"cases": [[case, the paper's number, place], ...], "why": words}.
   place     "PAGE.md # beginning of a heading # row # column", or "" where we have no figure
   row       the row's first cells, joined by "; ", or the beginning of the first cell
   column    the head of the column; "HEAD (2)": the second column with this head
@@ -119,31 +122,37 @@ class Report:
         for item in paper["items"]:
             if not item.get("cases"):
                 drawings.append([item["item"], item["what"], item["why"]])
+            of_related = " (a related quantity)" if item["item"] in paper["related"] else ""
             for i, (case, theirs, place) in enumerate(item.get("cases", [])):
                 figure, model, command = self.ours(place)
                 first = i == 0
-                rows.append([f"**{item['item']}** {item['what']}" if first else "", case, theirs, figure, model, command, item["why"] if first else ""])
+                rows.append([f"**{item['item']}** {item['what']}{of_related}" if first else "", case, theirs, figure, model, command, item["why"] if first else ""])
         n = paper["tables"] + paper["figures"]
-        n_ours = sum(bool(item.get("cases")) for item in paper["items"] if re.fullmatch(r"(Table|Figure) \d+", item["item"]))
-        out = [f"## {paper['name']}", f"{paper['title']} ({paper['source']}). Of {n} tables and figures, {n_ours} have a figure of ours.",
+        ours = {item["item"] for item in paper["items"] if item.get("cases") and re.fullmatch(r"(Table|Figure) \d+", item["item"])}
+        related = set(paper["related"])
+        if related - ours:
+            sys.exit(f"results/papers/papers.json: {paper['name']}: \"related\" names {sorted(related - ours)}, which have no figure of ours")
+        out = [f"## {paper['name']}",
+               f"{paper['title']} ({paper['source']}). Of {n} tables and figures, {len(ours)} have a figure of ours, {len(related)} of them of a related quantity.",
                table(["table or figure", "case", "paper", "ours", "our model", "command", "not comparable because"], rows)]
         if drawings:
             out += ["Without a figure of ours:", table(["table or figure", "what it shows", "why"], drawings)]
-        return out, n_ours, n
+        return out, len(ours), len(related), n
 
 
 def page(data, root):
     report = Report(data, root)
-    sections, n_ours, n = [], 0, 0
+    sections, n_ours, n_related, n = [], 0, 0, 0
     for paper in data["papers"]:
-        out, ours, of = report.paper(paper)
+        out, ours, related, of = report.paper(paper)
         sections += out
-        n_ours, n = n_ours + ours, n + of
+        n_ours, n_related, n = n_ours + ours, n_related + related, n + of
     dates = [p.fields["Date"] for p in report.used.values() if "Date" in p.fields]
     commands = [f"{i + 1}. [{name}]({name}): `{command}`" for i, (name, command) in enumerate(report.commands)]
     out = ["# The four papers, table by table",
            head_lines("What do the tables and figures of the four papers say, and what do we measure for each?",
-                      f"Of {n} tables and figures, {n_ours} have a figure of ours beside them, each with its command; for the others the page says why not.",
+                      f"Of {n} tables and figures, {n_ours - n_related} have a figure of ours of the same quantity beside them (nearly all of another "
+                      f"model and other tasks), and {n_related} one of a related quantity; for the other {n - n_ours} the page says why not.",
                       dates, [], "`python3 scripts/measure/papers.py`"),
            "The papers' numbers are in `results/papers/papers.json`. Our numbers come from the pages of this folder, which have their commits, commands and "
            "intervals: the script finds each number by the page, the heading, the row and the column. So the dates above are those of these pages.",

@@ -99,9 +99,11 @@ static int follow_note(serve_server *s, reader *in, sl_error *err) {
     if (n.kind == SERVE_RANKS_ADD) return add_job(s, r, n.rc, err);
     if (n.kind == SERVE_RANKS_CANCEL)
         serve_cancel(r);
-    else
+    else if (n.kind == SERVE_RANKS_FREE)
         serve_forget(s, r);
-    return 0;
+    else
+        rc = sl_fail(err, SL_ERR_FORMAT, "a note of rank 0 has the kind %u, which this rank does not know", n.kind);
+    return rc;
 }
 
 static int receive_notes(serve_server *s, size_t n, sl_error *err) {
@@ -138,7 +140,10 @@ static int follow_message(serve_server *s, serve_message *m, sl_error *err) {
     if (!rc) rc = receive_notes(s, m->n_bytes, err);
     for (reader in = {s->ranks.notes.data, s->ranks.notes.data + s->ranks.notes.n}; !rc && in.at < in.end;)
         rc = follow_note(s, &in, err);
-    return rc ? rc : check_trace(s, m, err);
+    serve_ranks_clear(s);
+    if (!rc) rc = check_trace(s, m, err);
+    if (!rc && m->n_bytes) sl_engine_meet(s->model->engine);
+    return rc;
 }
 
 int serve_ranks_follow(serve_server *s, sl_error *err) {

@@ -70,6 +70,7 @@ typedef struct serve_request {
     serve_choice *choices; // [n_choices]
     int n_choices, n_added, n_ended;
     int is_begun, is_done;   // the answer has begun; the answer is complete, or the client is gone
+    int is_cancelled;        // with is_done: its jobs were cancelled
     double sent;             // time of the last send of a stream, in ms
     api_attention attention; // sums of the ended choices
     api_answer_bits *bits;   // [n_choices]
@@ -193,7 +194,6 @@ void serve_free_all(serve_server *s);
 
 // ---- ranks that share the model (serve_ranks.c): the inference thread. In one process they do nothing but the step ----
 
-enum { SERVE_RANKS_IDLE_MS = 2000 };                      // rank 0 sends a message at least so often
 void serve_ranks_open(serve_server *s, serve_request *r); // a new request; drops its body
 void serve_ranks_note(serve_server *s, serve_ranks_kind kind, const serve_request *r, int rc);
 int serve_ranks_step(serve_server *s, sl_error *err); // a step of all schedulers. An error ends the run

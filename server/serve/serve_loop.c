@@ -73,8 +73,7 @@ static void insert(serve_server *s, serve_request *r) {
 static void take_new(serve_server *s) {
     int is_idle = s->n_active == 0 && atomic_load(&s->state) == SERVE_RUNNING;
     int drains = s->n_active == 0 && !is_idle;
-    double idle_ms = s->model->comm ? SERVE_RANKS_IDLE_MS : -1;
-    for (serve_request *r = serve_take_all(&s->to_infer, is_idle ? idle_ms : drains ? 10 : 0), *next; r; r = next) {
+    for (serve_request *r = serve_take_all(&s->to_infer, is_idle ? -1 : drains ? 10 : 0), *next; r; r = next) {
         next = r->next;
         insert(s, r);
     }
@@ -142,7 +141,8 @@ static void cancel_gone(serve_server *s) {
     for (int i = 0; i < s->n_active; i++) {
         serve_request *r = s->active[i];
         r->is_done |= http_gone(r->x);
-        if (!r->is_done) continue;
+        if (!r->is_done || r->is_cancelled) continue;
+        r->is_cancelled = 1; // a request that is done gets no further job
         serve_cancel(r);
         if (r->n_ended < r->n_added) serve_ranks_note(s, SERVE_RANKS_CANCEL, r, 0);
     }

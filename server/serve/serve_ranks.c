@@ -3,12 +3,15 @@
 // Rank 0 has HTTP, the queue and the answers. Each rank has a scheduler, and all schedulers take the same steps. Before a step,
 // rank 0 sends what has changed since the last one: requests, answers that were added, cancelled jobs, requests that are over.
 // The others do the same in the same order (serve_follow.c). They read the body of a request with the same code, and get from
-// rank 0 what a body does not determine: the ids of the prompts (a template may write the date) and the seed. No step depends
-// on a clock.
+// rank 0 what a body does not determine: the ids of the prompts (a template may write the date) and the seed. A step depends
+// on no clock, except that rank 0's times choose the drafts of all ranks (sl_engine_share_time).
 //
 // The message has rank 0's trace (sl_scheduler_trace), so a rank whose steps differ ends the run before the next step.
 //
-// While no request is there, rank 0 sends an empty message from time to time: ranks that wait sleep, but not without end.
+// Rank 0 made the grammars of its requests while earlier steps ran, and the others make them from the message. All ranks meet
+// after that: in a step, the GPU of a rank waits for the others with a limit (backend/cuda/rank_sum.h).
+//
+// While no request is there, rank 0 sends nothing, and the others sleep in the broadcast.
 #include "server/serve/serve_ranks.h"
 
 // Adds to the next message. Without memory there is no message: the run ends.
@@ -39,6 +42,12 @@ void serve_ranks_open(serve_server *s, serve_request *r) {
     serve_drop_body(r);
 }
 
+void serve_ranks_clear(serve_server *s) {
+    enum { KEPT = 1 << 20 }; // bytes: the memory of a larger message is given back
+    if (s->ranks.notes.cap > KEPT) sl_text_free(&s->ranks.notes);
+    s->ranks.notes.n = 0;
+}
+
 static int send_message(serve_server *s, serve_message_kind kind, sl_error *err) {
     serve_ranks *k = &s->ranks;
     sl_comm *comm = s->model->comm;
@@ -52,8 +61,9 @@ static int send_message(serve_server *s, serve_message_kind kind, sl_error *err)
                        .trace = sl_scheduler_trace(s->scheduler),
                        .kind = kind};
     comm->broadcast(comm, &m, sizeof m);
-    if (k->notes.n) comm->broadcast(comm, k->notes.data, k->notes.n);
-    k->notes.n = 0;
+    if (m.n_bytes) comm->broadcast(comm, k->notes.data, k->notes.n);
+    serve_ranks_clear(s);
+    if (m.n_bytes) sl_engine_meet(s->model->engine);
     return 0;
 }
 

@@ -29,6 +29,7 @@ typedef struct serve_opened {
     uint64_t n_body;
 } serve_opened;
 
+void serve_ranks_clear(serve_server *s);        // empties the notes
 int serve_step(serve_server *s, sl_error *err); // a step of this rank's scheduler. Errors: sl_scheduler_error
 
 #endif

@@ -93,7 +93,8 @@ static void whole_set_has_the_bits_of_the_draw_alone(void) {
                                          "santa-pps:S=33:pps=sys",
                                          "santa-pps:S=33:budget=variance",
                                          "santa-prop:S=33:tile=64",
-                                         "santa-flash:S=33:tile=512"};
+                                         "santa-flash:S=33:tile=512",
+                                         "santa-prop:S=33:value=adds"};
     enum { HEADS = 8 };
     for (int problem = 0; problem < MEANS_PROBLEMS; problem++) {
         int n = means_rows(problem);
@@ -101,7 +102,7 @@ static void whole_set_has_the_bits_of_the_draw_alone(void) {
         float want[HEADS * MEANS_DIM];
         ref_cache c = ref_cache_new(HEADS, 2, MEANS_DIM, 1, &n, 0, test_seed);
         means_fill(&c, problem, test_seed + problem, mu);
-        for (int v = 0; v < 11; v++) {
+        for (int v = 0; v < 12; v++) {
             ref_decode(&c, values[v], 0, 1, 3, 0);
             memcpy(want, c.out, sizeof want);
             for (int i = 0; i < 6; i++) {
@@ -296,6 +297,8 @@ static void specifications(void) {
                                            "dense-q+santa-pps",
                                            "santa-prop:tile=64",
                                            "santa-flash:tile=512",
+                                           "santa-sys:value=adds",
+                                           "topk+santa-prop:value=adds",
                                            "vattention:predictor=hash",
                                            "vattention:predictor=buckets"};
     for (size_t i = 0; i < sizeof cpu_only / sizeof *cpu_only; i++) {
@@ -310,11 +313,7 @@ static void specifications(void) {
         spec = parse(both[i]);
         if (!sl_attn_on_gpu(&spec)) FAIL("%s: a GPU does not offer it", both[i]);
     }
-    spec = parse("sample");
-    CHECK_INT(sl_attn_prefills_on_gpu(&spec), 1);
 #endif
-    spec = parse("sample:repair=0.5");
-    CHECK_INT(sl_attn_prefills_on_gpu(&spec), 0);
     static const struct {
         const char *text, *part;
         int code;

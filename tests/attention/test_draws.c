@@ -1,6 +1,6 @@
 // tests/attention/test_draws.c - rows of a draw, by brute force and closed forms: the tile budgets of santa-flash, the uniform
 // part of santa-is and the masses of truncated rows, the sum of all masses, topp at equal masses, the fewest draws for a stated
-// error, budgets by variance, and the reports of a step.
+// error, budgets by variance, the reports of a step, and --value=adds.
 #include "attention/stages/stages.h"
 #include "backend/backend.h"
 #include "tests/support/counters.h"
@@ -370,6 +370,76 @@ static void sorting(void) {
         }
 }
 
+// ---- --value=adds ----
+
+enum { ADD_HEADS = 8, ADD_ROWS = 2304, ADD_GROUP = 4 };
+static sl_draw recorded_draw;
+static int32_t recorded[ADD_HEADS][ADD_ROWS]; // counts of the last decode
+
+static void run_and_record(sl_head *x) {
+    int32_t *counts = recorded[x->group->h * x->group->n + x->index];
+    recorded_draw.run(x);
+    memset(counts, 0, sizeof *recorded);
+    for (int i = 0; i < x->draws.n; i++) counts[x->draws.row[i]] = x->draws.count[i];
+}
+
+static void decode_recorded(ref_cache *c, const char *method, int S, const char *value) {
+    sl_error err;
+    sl_attn_spec spec;
+    char text[100];
+    snprintf(text, sizeof text, "%s:S=%d:value=%s", method, S, value);
+    CHECK_OK(sl_attn_parse(text, &spec, &err), err);
+    recorded_draw = *spec.method->stages->draw;
+    sl_draw draw = recorded_draw;
+    draw.run = run_and_record;
+    sl_composition stages = *spec.method->stages;
+    stages.draw = &draw;
+    sl_attn_method toy = *spec.method;
+    toy.stages = &stages;
+    spec.method = &toy;
+    ref_decode_spec(c, &spec, 0, 1, (uint32_t)test_seed, 1);
+}
+
+// out of `adds` is the mean of the drawn rows, with the rounding of one addition for each draw and of one scale. `counts` has
+// other factors only where a stored mass is rounded to an integer.
+static void check_adds(const ref_cache *c, const float *by_counts, int S) {
+    int dim = c->geom.head_dim, n = c->seqs[0].n_tokens;
+    for (int h = 0; h < ADD_HEADS; h++) {
+        double want[128] = {0}, size[128] = {0}, v[128];
+        int n_draws = 0;
+        for (int j = 0; j < n; j++) {
+            ref_value(c, 0, h / ADD_GROUP, j, v);
+            n_draws += recorded[h][j];
+            for (int d = 0; d < dim; d++) want[d] += recorded[h][j] * v[d] / S, size[d] += recorded[h][j] * fabs(v[d]) / S;
+        }
+        CHECK_INT(n_draws, S);
+        for (int d = 0; d < dim; d++) {
+            CHECK_NEAR(c->out[h * dim + d], want[d], (S + 2) * 0x1p-24 * size[d]);
+            CHECK_NEAR(by_counts[h * dim + d], want[d], (S + 200) * 0x1p-24 * size[d]);
+        }
+    }
+}
+
+static void adds_of_values(void) {
+    static const char *const methods[] = {"santa", "santa-strat", "santa-sys", "santa-prop"};
+    static const int lengths[] = {1, 300, ADD_ROWS}, draws[] = {1, 33, 4000}; // 4,000 draws exceed the rows
+    static int32_t before[ADD_HEADS][ADD_ROWS];
+    float by_counts[ADD_HEADS * 128];
+    for (int i = 0; i < 12; i++) {
+        int dim = i % 2 ? 64 : 128, n = lengths[i / 4];
+        ref_cache c = ref_cache_new(ADD_HEADS, ADD_HEADS / ADD_GROUP, dim, 1, &n, i / 2 % 2 ? 4 : 0, test_seed + i);
+        for (int k = 0; k < 12; k++) {
+            decode_recorded(&c, methods[k % 4], draws[k / 4], "counts");
+            memcpy(before, recorded, sizeof before);
+            memcpy(by_counts, c.out, ADD_HEADS * dim * sizeof *by_counts);
+            decode_recorded(&c, methods[k % 4], draws[k / 4], "adds");
+            for (int h = 0; h < ADD_HEADS; h++) CHECK(!memcmp(before[h], recorded[h], n * sizeof **before));
+            check_adds(&c, by_counts, draws[k / 4]);
+        }
+        ref_cache_free(&c);
+    }
+}
+
 static const test_case cases[] = {
     {"sorting", 0, sorting},
     {"tile-budgets", 0, tile_budgets},
@@ -381,6 +451,7 @@ static const test_case cases[] = {
     {"effective-samples", 0, effective_samples},
     {"distinct-rows", 0, distinct_rows},
     {"bytes-read", 0, bytes_read},
+    {"adds-of-values", 0, adds_of_values},
     {0},
 };
 const test_suite suite_draws = {"draws", cases};

@@ -222,6 +222,31 @@ static void gather(void) {
     on_every_size(check_gather, 3);
 }
 
+static void check_gather_adds(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
+    sl_kv_row rows[256];
+    int32_t count[256];
+    int most = 0;
+    if (group != 1) return;
+    for (int i = 0; i < n; i++) {
+        rows[i] = sl_kv_row_at(b->v_run, dim, i * 37 % 256);
+        most += count[i] = i == 1 ? 700 : i * 5 % 4;
+    }
+    for (int i = 0; i < dim + GUARD; i++) b->o[i] = SENTINEL;
+    k->gather_adds(b->v_run.format, rows, count, n, dim, b->o);
+    for (int d = 0; d < dim; d++) {
+        double want = 0, size = 0;
+        for (int i = 0; i < n; i++) {
+            double x = count[i] * ref_number(b->v_run, dim, i * 37 % 256, d);
+            want += x, size += fabs(x);
+        }
+        CHECK_NEAR(b->o[d], want, most * 0x1p-24 * size);
+    }
+    for (int i = dim; i < dim + GUARD; i++) CHECK(b->o[i] == SENTINEL);
+}
+static void gather_adds(void) {
+    on_every_size(check_gather_adds, 3);
+}
+
 // One query against rows that lie anywhere, and rows widened: the same numbers as those of score and widen_transposed.
 static void check_rows(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
     sl_kv_row rows[256] = {{0}};
@@ -400,6 +425,7 @@ static const test_case cases[] = {
     {"at-least", 0, at_least},
     {"attend", 0, attend},
     {"gather", 0, gather},
+    {"gather by additions", 0, gather_adds},
     {"rows", 0, rows},
     {"count-matches", 0, count_matches},
     {"gemm", 0, gemm},

@@ -2,6 +2,7 @@
 // run the same case.
 #include "base/ranks.h"
 #include "base/clock.h"
+#include "base/local_ranks.h"
 #include "base/shared_comm.h"
 #include "tests/support/mpirun.h"
 #include "tests/support/run_cli.h"
@@ -226,6 +227,45 @@ static void forked(void) {
     }
 }
 
+static int test_until_done(sl_mpi *m, void *request) {
+    int is_done = 0, rc = 0;
+    while (!rc && !is_done) rc = m->test(&request, &is_done, NULL);
+    return rc;
+}
+
+static int send_number(sl_mpi *m, int to, pid_t number) {
+    void *request;
+    m->isend(&number, sizeof number, m->byte, to, 0, m->world, &request);
+    return test_until_done(m, request);
+}
+
+// The packets of a process that has ended arrive before the error, although it has left a packet unread.
+static void last_packet(void) {
+    sl_mpi local;
+    int rank;
+    pid_t pid, last;
+    void *request;
+    siginfo_t info;
+    CHECK_OK(sl_local_ranks_start(2, &local, &err), err);
+    local.comm_rank(local.world, &rank);
+    if (rank) {
+        send_number(&local, 0, getpid());
+        send_number(&local, 0, 7);
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    local.irecv(&pid, sizeof pid, local.byte, 1, 0, local.world, &request);
+    CHECK_INT(test_until_done(&local, request), 0);
+    CHECK_INT(send_number(&local, 1, 0), 0);
+    local.irecv(&last, sizeof last, local.byte, 1, 0, local.world, &request);
+    CHECK(!waitid(P_PID, (id_t)pid, &info, WSTOPPED)); // it has sent the second number
+    CHECK(!kill(pid, SIGKILL) && !waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT));
+    CHECK_INT(test_until_done(&local, request), 0);
+    CHECK_INT(last, 7);
+    CHECK(test_until_done(&local, request) != 0);
+    sl_local_ranks_end(&local);
+}
+
 static void one_process(void) {
     CHECK_INT(sl_ranks_rank(NULL), 0);
     CHECK_INT(sl_ranks_n(NULL), 1);
@@ -233,12 +273,9 @@ static void one_process(void) {
     CHECK_OK(sl_ranks_close(NULL, &err), err);
 }
 
-static const test_case cases[] = {{"strings", NEEDS_NOTHING, strings},
-                                  {"order", NEEDS_NOTHING, order},
-                                  {"barrier", NEEDS_NOTHING, barrier},
-                                  {"shared_memory", NEEDS_NOTHING, shared_memory},
-                                  {"forked", NEEDS_NOTHING, forked},
-                                  {"one_process", NEEDS_NOTHING, one_process},
-                                  {0}};
+static const test_case cases[] = {{"strings", NEEDS_NOTHING, strings},         {"order", NEEDS_NOTHING, order},
+                                  {"barrier", NEEDS_NOTHING, barrier},         {"shared_memory", NEEDS_NOTHING, shared_memory},
+                                  {"forked", NEEDS_NOTHING, forked},           {"last_packet", NEEDS_NOTHING, last_packet},
+                                  {"one_process", NEEDS_NOTHING, one_process}, {0}};
 extern const test_suite suite_ranks;
 const test_suite suite_ranks = {"ranks", cases};

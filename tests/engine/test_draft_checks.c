@@ -177,6 +177,11 @@ static void choice(void) {
     CHECK(tried[0] == 2 && tried[1] == 2);
     set_costs(r.engine, 10, (double[]){1, 5});
     CHECK_INT(next_method(&c), SANTA_IS);
+    CHECK_OK(sl_drafter_begin(c.drafter, c.session, &err), err);
+    for (int pass = 1; pass <= pauses[0] + pauses[1]; pass++) { // without a time, streaming waits: no pass tries it
+        set_costs(r.engine, 1, (double[]){4, 0});
+        CHECK_INT(next_method(&c), pass == pauses[0] || pass == pauses[0] + pauses[1] ? SANTA_IS : NONE);
+    }
     sl_drafter_free(c.drafter), sl_sampler_free(c.sampler), sl_session_free(c.session);
     model_fixture_close(&r);
 }

@@ -514,6 +514,52 @@ static void lost_rank(void) {
     free(of.ids), sl_model_free(model);
 }
 
+typedef struct losing {
+    sl_engine *e;
+    const sl_job *failed;
+} losing;
+
+// The error of the failed job becomes one that this rank alone has.
+static void lose_memory(void *ctx, sl_job *job) {
+    static sl_comm comm = {.n = 2, .all_gather = twice};
+    const losing *l = ctx;
+    const sl_stream *stream = sl_job_stream(l->failed);
+    (void)job;
+    if (sl_stream_result(stream).stop != SL_STOP_ERROR) return;
+    sl_fail((sl_error *)sl_stream_error(stream), SL_ERR_MEMORY, "no memory");
+    l->e->comm = &comm;
+}
+
+// An error of a rank after a decode step of three jobs, of which the last one ends in this step. The end of a job is an
+// exchange between the ranks, and no exchange may follow the error.
+static void lost_after_step(void) {
+    load();
+    spec of = plain_spec(20, 8), dead = of, last = of;
+    const sl_logit_bias none = {'z', -INFINITY};
+    CHECK_OK(sl_grammar_new(SL_GRAMMAR_REGEX, "zz", 2, &grammars[0], &err), err);
+    dead.generation.grammar = grammars[0], dead.generation.sampling.bias = &none, dead.generation.sampling.n_bias = 1;
+    last.generation.max_tokens = 1;
+    sl_engine *e = open_engine((sl_engine_options){.n_sequences = 3});
+    losing l = {.e = e};
+    sl_scheduler *s;
+    CHECK_OK(sl_scheduler_new(e, &(sl_scheduler_options){.no_prefixes = 1}, &s, &err), err);
+    sl_job_options o = sl_job_options_default();
+    o.ids = of.ids, o.n = of.n, o.generation = &of.generation, o.on_change = lose_memory, o.ctx = &l;
+    sl_job *jobs[3];
+    CHECK_OK(sl_scheduler_add(s, &o, &jobs[0], &err), err);
+    l.failed = jobs[1] = add(s, &dead, NULL), jobs[2] = add(s, &last, NULL);
+    while (!sl_scheduler_error(s)->code) CHECK(sl_scheduler_step(s));
+    CHECK_INT(sl_scheduler_error(s)->code, SL_ERR_MEMORY);
+    CHECK(!sl_stream_is_running(sl_job_stream(jobs[2])));
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(sl_job_state_of(jobs[i]), SL_JOB_DECODES);
+        sl_job_free(jobs[i]);
+    }
+    e->comm = NULL;
+    close_all(s, e);
+    sl_grammar_free(grammars[0]), free(of.ids), sl_model_free(model);
+}
+
 // ---- jobs that continue a session ----
 
 // Rows of a prefill and of decode steps.
@@ -721,6 +767,7 @@ static const test_case cases[] = {
     {"outgrows", NEEDS_NOTHING, outgrows},
     {"cancels", NEEDS_NOTHING, cancels},
     {"lost-rank", NEEDS_NOTHING, lost_rank},
+    {"lost-after-step", NEEDS_NOTHING, lost_after_step},
     {"continues", NEEDS_NOTHING, continues},
     {"copies-a-page", NEEDS_NOTHING, copies_a_page},
     {"keeps-pages-of-others", NEEDS_NOTHING, keeps_pages_of_others},

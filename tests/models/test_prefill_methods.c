@@ -200,6 +200,7 @@ static void check_refused(const model_fixture *r, const char *method, const char
     sl_attn_plan plan;
     CHECK_OK(sl_attn_parse(method, &spec, &err), err);
     CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r->model)->n_layers, &spec, &err), err);
+    CHECK(!sl_attn_prefills_on_gpu(&spec)); // so --device auto takes the CPU
     CHECK_ERR(sl_engine_set_prefill(r->engine, &plan, 1024, &err), err, SL_ERR_UNSUPPORTED, want);
     sl_attn_plan_free(&plan);
 }
