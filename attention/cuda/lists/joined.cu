@@ -24,18 +24,16 @@ namespace {
 
 enum {
     // Few warps in a thread block, so that many thread blocks are resident: most spans of a long context have few rows of a
-    // set,
-    // and the time of a thread block is latency.
+    // set, and the time of a thread block is latency. (Times: results/cliffs.md, "Joins".)
     SET_WARPS = 4,
     SET_THREADS = 32 * SET_WARPS,
     SPAN_BLOCKS = 32, // blocks of a thread block: a lane has one
     SPAN_PAGES = SPAN_BLOCKS * BLOCK / SL_PAGE,
     SETS_PER_SM = 6, // resident thread blocks of store_set_kernel
     // Resident thread blocks of draw_set_kernel: more where many heads draw, and else more registers for each. With IS_LONG
-    // each
-    // has its arrays in the workspace, for one on each multiprocessor (take_draw_arrays).
-    FEW_DRAWERS = IS_LONG ? 1 : 3,
-    MANY_DRAWERS = IS_LONG ? 1 : 4,
+    // each has its arrays in the workspace, for one on each multiprocessor (take_draw_arrays).
+    DRAWERS_OF_FEW_HEADS = IS_LONG ? 1 : 3,
+    DRAWERS_OF_MANY_HEADS = IS_LONG ? 1 : 4,
 };
 
 // The masses that store_set_kernel finds or makes.
@@ -290,11 +288,11 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     int n_sms = sl_multiprocessors(), n_spans = spans.x * spans.y;
     if (first != QUANTISED) spans.z = max(1, min(SETS_PER_SM * n_sms / n_spans, SPAN_BLOCKS / SET_WARPS));
     sl_launch(store_set, spans, dim3(SET_THREADS), scores ? SET_WARPS * BLOCK * DIM * sizeof(bf16) : 0, a->stream, p.set);
-    if (n_parts <= FEW_DRAWERS * n_sms)
-        sl_launch(draw_set_kernel<DIM, FEW_DRAWERS>, dim3(n_parts), dim3(DRAW_THREADS), 0, a->stream, p.draw);
+    if (n_parts <= DRAWERS_OF_FEW_HEADS * n_sms)
+        sl_launch(draw_set_kernel<DIM, DRAWERS_OF_FEW_HEADS>, dim3(n_parts), dim3(DRAW_THREADS), 0, a->stream, p.draw);
     else
-        sl_launch(draw_set_kernel<DIM, MANY_DRAWERS>, dim3(min(n_parts, MANY_DRAWERS * n_sms)), dim3(DRAW_THREADS), 0,
-                  a->stream, p.draw);
+        sl_launch(draw_set_kernel<DIM, DRAWERS_OF_MANY_HEADS>, dim3(min(n_parts, DRAWERS_OF_MANY_HEADS * n_sms)),
+                  dim3(DRAW_THREADS), 0, a->stream, p.draw);
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
