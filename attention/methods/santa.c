@@ -17,7 +17,7 @@
 #define TILE_PARAM                                                                                                             \
     { "tile", SL_PARAM_CHOICE, 2, 0, 3, "rows of a tile", "64,128,256,512" }
 #define VALUE_PARAM                                                                                                            \
-    { "value", SL_PARAM_CHOICE, 0, 0, 1, "add each drawn row once, times its count, or once for each draw (CPU)", "counts,adds" }
+    { "value", SL_PARAM_CHOICE, 0, 0, 1, "add a drawn row once, times its count, or once for each draw (CPU)", "counts,adds" }
 
 static const sl_attn_param params[] = {S_PARAM(128), BUDGET_PARAM(0, 1, "even,variance"), VALUE_PARAM, {0}};
 static const sl_attn_param prop_params[] = {S_PARAM(128), BUDGET_PARAM(0, 1, "even,variance"), TILE_PARAM, VALUE_PARAM, {0}};

@@ -264,7 +264,7 @@ void sl_refine(sl_head *x); // x->score[i]: the exact score of draws.row[i], in 
 // Fills x->out from x->draws, with the scores x->score (refined = 1) or the masses x->masses (refined = 0).
 void sl_combine(sl_head *x, sl_normaliser normaliser, int refined);
 int sl_adds_values(const sl_attn_spec *spec); // 1: --value=adds, for draws with pi_j = S p_j
-double sl_norm(const float *x, int n); // Euclidean
+double sl_norm(const float *x, int n);        // Euclidean
 // b / norm as a report states it: 0 for b = 0; infinity where b or the norm is infinite or NaN, because then there is no bound.
 double sl_relative_bound(double b, double norm);
 // After exact attention of the heads of a layer: no error, if the output [n_heads][head_dim] is a number. reports: [n_heads]
