@@ -619,7 +619,7 @@ SIMD_INLINE void gather_format(sl_format f, const sl_kv_row *v, const float *coe
     for (; d < head_dim; d += VW) gather_tile(f, v, coef, count, n, head_dim, d, 1, out);
 }
 
-static void gather(sl_format format, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out){
+static void gather(sl_format format, const sl_kv_row *v, const float *coef, int n, int head_dim, float *out) {
 #define CALL(f) gather_format(f, v, coef, NULL, n, head_dim, out)
     BY_FORMAT(format, CALL)
 #undef CALL

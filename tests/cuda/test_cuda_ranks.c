@@ -190,7 +190,8 @@ static void missing(void) {
     close_ranks(&r);
 }
 
-// Parts that NCCL has brought: the kernel that adds them waits for no rank. The sums belong to some columns of the residual stream.
+// Parts that NCCL has brought: the kernel that adds them waits for no rank. The sums belong to some columns of the residual
+// stream.
 static void gathered(void) {
     enum { N_ROWS = 5, STRIDE = 3 * NARROW, FIRST = NARROW, N = N_ROWS * NARROW };
     for (int n = 1; n <= MOST_RANKS; n *= 2) {

@@ -113,7 +113,8 @@ struct attend_params {
     const bf16 *host; // IS_OFFLOADED: offloaded_rows.rows
 };
 
-static inline void take_partials(arena *from, attend_params *p, int n_heads, int head_dim, int capacity_rows, int with_moments) {
+static inline void take_partials(arena *from, attend_params *p, int n_heads, int head_dim, int capacity_rows,
+                                 int with_moments) {
     p->max_chunks = min(ceil_div(capacity_rows, CHUNK_ROWS), (int)CHUNKS);
     size_t n = (size_t)n_heads * LISTS * p->max_chunks;
     p->ml = from->take<float2>(n);
