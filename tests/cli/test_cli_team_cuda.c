@@ -201,10 +201,11 @@ static void hurt(void) {
 }
 #endif
 
+// Cases with many exchanges have the whole GPU: ranks take turns with all processes on it, and wait in kernels.
 static const test_case cases[] = {GPU_CASE("hurt", hurt),
-                                  GPU_CASE("methods", methods),
-                                  GPU_CASE("more_ranks", more_ranks),
-                                  GPU_CASE("formats", formats),
+                                  WHOLE_GPU_CASE("methods", methods),
+                                  WHOLE_GPU_CASE("more_ranks", more_ranks),
+                                  WHOLE_GPU_CASE("formats", formats),
                                   GPU_CASE("biases", biases),
                                   GPU_CASE("commands", commands),
                                   GPU_CASE("drafts", drafts),

@@ -586,7 +586,8 @@ static void packed_columns(void) {
 #define GPU_BUILD_CASE(NAME, FN) GPU_CASE(NAME, FN)
 #endif
 
-static const test_case cases[] = {GPU_CASE("sums", sums),
+// Cases with many exchanges have the whole GPU: ranks take turns with all processes on it, and wait in kernels.
+static const test_case cases[] = {WHOLE_GPU_CASE("sums", sums),
                                   GPU_CASE("logits", logits),
                                   GPU_CASE("missing", missing),
                                   GPU_CASE("gathered", gathered),
@@ -594,8 +595,8 @@ static const test_case cases[] = {GPU_CASE("sums", sums),
                                   GPU_BUILD_CASE("library_calls", library_calls),
                                   GPU_CASE("without_peers", without_peers),
                                   GPU_CASE("unconnected", unconnected),
-                                  GPU_CASE("plain-columns", plain_columns),
-                                  GPU_CASE("packed-columns", packed_columns),
+                                  WHOLE_GPU_CASE("plain-columns", plain_columns),
+                                  WHOLE_GPU_CASE("packed-columns", packed_columns),
                                   {0}};
 extern const test_suite suite_cuda_ranks;
 const test_suite suite_cuda_ranks = {"cuda_ranks", cases};
