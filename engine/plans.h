@@ -20,7 +20,7 @@ typedef struct sl_plan {
     // without 0.
     int *exact_below; // [n_layers]
     int n_splits, splits[SL_STEP_SPLITS];
-    int draft_rows; // sl_drafts_warm_up has run passes of 2 to so many rows, or failed to
+    int draft_rows; // most rows of a pass that sl_drafts_warm_up has recorded, or has failed to record
     struct sl_plan *next;
 } sl_plan;
 

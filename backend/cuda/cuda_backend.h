@@ -58,7 +58,7 @@ typedef struct sl_cuda_ranks {
     struct sl_nccl *nccl;              // NULL: not in use
     pthread_t watch;                   // with nccl: ends the run if a rank does not come
     int is_watched;                    // the thread runs
-    atomic_int is_closing;             // for the thread
+    atomic_int is_closing;             // 1: the thread ends
     // The parts of all ranks, which NCCL brings: [n][SL_EXCHANGE_SLOT]. NULL: the ranks map each other's memory
     float *gathered;
     void *board; // with `gathered`: the board of comm, registered with CUDA. It has the flags of all ranks

@@ -20,7 +20,7 @@ typedef struct sl_cuda_links {
 
 // The ranks that share the model. All ranks call it, before the first weight is placed. comm outlives the backend. The memory
 // that ranks map stays until the process ends, because a rank does not know when the others have read it for the last time.
-// With NCCL, a thread ends all ranks (sl_comm.fail) if one does not come. SL_ERR_UNSUPPORTED: a GPU cannot map the memory of
+// With NCCL, a thread ends all ranks (sl_comm.fail) if a rank does not come. SL_ERR_UNSUPPORTED: a GPU cannot map the memory of
 // another one, and there is no NCCL. If one rank fails, all do.
 int sl_cuda_use_comm(const sl_backend *be, sl_comm *comm, sl_cuda_links *out, sl_error *err);
 

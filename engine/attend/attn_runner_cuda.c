@@ -108,14 +108,14 @@ static int prepare_prefill(sl_engine *e, const sl_attn_plan *plan, int n_tokens,
     const sl_backend *be = e->device.backend;
     for (int i = 0; i < plan->n_layers; i++) {
         const sl_attn_spec *spec = &plan->layer[i];
-        if (sl_attn_has(spec, "repair") && sl_attn_get(spec, "repair") > 0)
+        if (sl_attn_prefills_on_gpu(spec)) continue;
+        if (sl_attn_has(spec, "repair")) // a GPU offers this method without repair
             return sl_fail(err, SL_ERR_UNSUPPORTED,
                            "{attn_prefill} %s: found {repair} %g, expected 0: not offered on a GPU (layer %d); or {device} cpu",
                            spec->method->name, sl_attn_get(spec, "repair"), i);
-        if (!sl_attn_prefills_on_gpu(spec))
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "{attn_prefill} %s: not offered on a GPU (layer %d); use {attn_prefill} sample, or {device} cpu",
-                           spec->method->name, i);
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "{attn_prefill} %s: not offered on a GPU (layer %d); use {attn_prefill} sample, or {device} cpu",
+                       spec->method->name, i);
     }
     be->stream(be);               // makes the engine's GPU the current device
     int more = SL_MASK_BLOCK - 1; // a segment may begin and end inside a block

@@ -16,10 +16,12 @@
 enum {
     N_CLASSES = 5, // of n-grams, by the length of the common end
     N_SOURCES = N_CLASSES + SL_DRAFT_METHODS,
-    PAUSE = 48,             // passes without a draft until a source is tried again; twice as many after a try without a gain
-    MOST_PAUSE = 4 * PAUSE, // at most so many. A try costs about one pass, so the tries of a long answer take less than 1%
-    // The first draft of a method, with the page extras that it needs, costs little beside so many passes of a generation that
-    // took so many milliseconds.
+    // Passes without a draft until a source is tried again. The number doubles after each try without a gain, up to MOST_PAUSE.
+    // A try costs about one pass, so the tries of a long answer take less than 1%.
+    PAUSE = 48,
+    MOST_PAUSE = 4 * PAUSE,
+    // The first draft of a method needs page extras. Their time is small beside the time of a generation that has had
+    // SETTLED_PASSES passes and has taken SETTLED_MS milliseconds.
     SETTLED_PASSES = 512,
     SETTLED_MS = 512,
 };
@@ -40,14 +42,15 @@ struct sl_drafter {
     sl_engine *engine;
     sl_draft_spec spec;
     sl_ngram_index index;               // spec.has_ngram
-    uint32_t n_cuts;                    // of the session, when the index last had its text
+    uint32_t n_cuts;                    // the session's n_cuts when the index last got its text
     drafting methods[SL_DRAFT_METHODS]; // [spec.n_methods]
     float *logits;                      // [n_vocab] of the session while `self` decodes
     acceptance acceptance[N_SOURCES];
     sl_draft_counts counts;
-    uint32_t checked;  // number of the session's plan that was checked last
-    int is_exact;      // 1: its methods keep no state from step to step
-    int n_idle, pause; // passes since the last draft; so many until the next try
+    uint32_t checked; // number of the session's plan that was checked last
+    int is_exact;     // 1: its methods keep no state from step to step
+    int n_idle;       // passes since the last draft
+    int pause;        // passes without a draft until the next try
     // ---- the pass that runs ----
     int source; // of the drafts
     int next;   // ngram: the place that is copied
@@ -120,9 +123,9 @@ static void set_counts_aside(sl_engine *e, sl_attn_stats *saved, int back) {
     *(back ? &e->stats : saved) = *(back ? saved : &e->stats);
 }
 
-// What goes wrong in drafts and their warm-up, a lack of memory or logits that are not finite, only ends them: a generation
-// needs neither. The caller gets a cancellation, and with ranks an error that this rank alone may have, such as a lack of
-// memory: the ranks would differ from then on.
+// Errors of drafts and of their warm-up, such as a lack of memory or logits that are not finite, only end the drafts, because a
+// generation does not need drafts. Two errors go to the caller: a cancellation, and with ranks an error that this rank alone
+// may have. After such an error, the ranks would differ.
 static int error_of_drafts(const sl_engine *e, int rc) {
     return rc == SL_ERR_CANCELLED || sl_engine_is_own_error(e, rc) ? rc : 0;
 }

@@ -38,8 +38,8 @@ int sl_drafter_begin(sl_drafter *d, const sl_session *session, sl_error *err);
 // free; a later call records the others. A longer prefill can make recordings invalid later. A pass without a recording is
 // recorded when it comes, also after a warm-up that failed, which is no error. SL_ERR_CANCELLED; and with ranks an error that
 // this rank alone may have. sl_drafter_begin calls it: the first generation with drafts of a plan waits before its first token,
-// and no draft waits in the middle of an answer. A program that calls it earlier (sl_scheduler_warm_up) spares this generation
-// the wait.
+// and no draft waits in the middle of an answer. If a program calls it earlier (sl_scheduler_warm_up), this generation does not
+// wait.
 int sl_drafts_warm_up(sl_engine *e, sl_plan *own, sl_error *err);
 const sl_draft_counts *sl_drafter_counts(const sl_drafter *d);
 void sl_drafter_describe(const sl_drafter *d, char *buf, size_t size);

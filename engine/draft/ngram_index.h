@@ -25,8 +25,8 @@ typedef struct sl_ngram_index {
 int sl_ngram_init(sl_ngram_index *x, int min, int max, int cap,
                   sl_error *err); // for texts of at most cap tokens. SL_ERR_MEMORY
 void sl_ngram_free(sl_ngram_index *x);
-// Makes the index hold the text ids[0..n), n at most cap: keeps what the texts have in common. The first `known` ids are equal
-// in both texts, which both have so many; the others are compared.
+// Makes the index hold the text ids[0..n), n at most cap: keeps what the texts have in common. Both texts have at least
+// `known` ids. Their first `known` ids are equal and are not compared; the others are.
 void sl_ngram_sync(sl_ngram_index *x, const int32_t *ids, int n, int known);
 void sl_ngram_push(sl_ngram_index *x, int32_t id);
 // Finds the longest end of the text that the text also has earlier; of places with equal lengths the newest. Returns its

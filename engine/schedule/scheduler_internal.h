@@ -74,8 +74,8 @@ int sl_prefix_key(const sl_attn_plan *prefill, int segment, const char *salt, ch
 // Adds an event to the trace: a job of a pass, with the n tokens that the pass reads or has sampled, or the end of a job.
 typedef enum sl_event { SL_EVENT_ADDED, SL_EVENT_PREFILL, SL_EVENT_FEED, SL_EVENT_DECODE, SL_EVENT_END } sl_event;
 void sl_scheduler_note(sl_scheduler *s, const sl_job *j, sl_event event, const int32_t *ids, int n);
-// An error of a pass. Of ranks, an error that the others may not have had: keeps it, and returns 1.
+// An error of a pass. If there are ranks, and the others may not have this error, the call keeps it and returns 1.
 int sl_scheduler_lose(sl_scheduler *s, const sl_error *why);
-void sl_job_sum_work(sl_job *j); // of ranks: sets sl_job_work for on_change. All ranks call it
+void sl_job_sum_work(sl_job *j); // with ranks: sets sl_job_work for on_change. All ranks call it
 
 #endif

@@ -64,8 +64,8 @@ typedef struct serve_model {
 // Listens. Until serve_run, requests get the status 503. Copies the options. Errors of http_server_new.
 int serve_open(const serve_options *o, serve_server **out, sl_error *err);
 int serve_port(const serve_server *s);
-// Serves until a drain has ended: 0. Then no request is left. Of ranks: also an error of a step, after which all ranks must
-// end.
+// Serves until a drain has ended: 0. Then no request is left. With ranks: also an error of a step, after which all ranks
+// must end.
 int serve_run(serve_server *s, const serve_model *m, sl_error *err);
 // Another rank than the first one: takes the steps of rank 0 until rank 0 ends (serve_ranks.c). SL_ERR_FORMAT: the steps of
 // this rank differ from those of rank 0. After an error all ranks must end.

@@ -19,8 +19,8 @@ typedef struct decode_fixture {
     int max_kv, group, n_pairs;  // n_pairs: pairs of a sequence and a KV head
     int n_stored;                // 0: nothing; 1: masses; 2: masses and sizes
     int unit, max_blocks;        // rows that share a stored mass; blocks of 32 stored masses of the longest head
-    // Of a join whose first method takes a set: [n_seqs * n_heads][max_kv] 1: the row is in the set that the CPU takes from the
-    // masses of the first method alone on the GPU. Else NULL.
+    // [n_seqs * n_heads][max_kv] The set of a join, 1 for each of its rows. The CPU takes the set from the masses that the
+    // first method stores on the GPU when it runs alone. NULL: the first method takes no set, or there is no join.
     char *set;
     size_t state_size;           // bytes per sequence
     struct fixture_model *model; // args.geom with buckets in device memory, for methods that need them; else NULL
